@@ -262,12 +262,12 @@ def as_numbers(value: Any) -> npt.NDArray[Any]:
     if isinstance(value, bytes | bytearray | memoryview):  # arrays of uint8, to NumPy
         raise TypeError
     try:
-        found = np.asarray(value)
+        numbers = np.asarray(value)
     except Exception:  # lists of unequal length, tensors on a GPU
         raise TypeError from None
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "biu"):
+    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "biu"):
         raise TypeError
-    return found if found.dtype == bool else found.astype(np.int64)
+    return numbers if numbers.dtype == bool else numbers.astype(np.int64)
 
 
 def _as_path(value: Any) -> Any:
@@ -318,10 +318,10 @@ def fitting(
     """A value that `read` takes, and that fits then."""
 
     def checked_read(value: Any) -> T:
-        found = read(value)
-        if not fits(found):
+        checked_value = read(value)
+        if not fits(checked_value):
             raise ValueError
-        return found
+        return checked_value
 
     return Rule(expected, checked_read)
 

@@ -104,8 +104,8 @@ def parse(argv: Sequence[str]) -> "Command":
     )
     parser.add_argument("--version", action="version", version=f"gpuload {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for known, (_, text) in COMMANDS.items():
-        commands.add_parser(known, help=text)
+    for command, (_, text) in COMMANDS.items():
+        commands.add_parser(command, help=text)
     parser.parse_args(argv)
     raise SystemExit(WRONG)  # an option before the command
 

@@ -112,8 +112,10 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode()
-        for one in text
+        character
+        if character.isprintable()
+        else character.encode("unicode_escape").decode()
+        for character in text
     )
 
 

@@ -245,21 +245,23 @@ class Meter:
     def _look(self, now: Sums) -> None:
         """Warns the first time that training waits for too much of its time, but never in a short run."""
         self._next_look = now["steps"] + _STEPS
-        found = metrics_of(now if self._looked is None else _since(now, self._looked))
-        if found.seconds < _SECONDS:
+        measured = metrics_of(
+            now if self._looked is None else _since(now, self._looked)
+        )
+        if measured.seconds < _SECONDS:
             return
         is_first = self._looked is None
         self._looked = now
-        trains = found.seconds - found.wait_s >= _TRAINING_S * found.steps
-        if is_first or not trains or found.wait_share < WAIT_SHARE:
+        trains = measured.seconds - measured.wait_s >= _TRAINING_S * measured.steps
+        if is_first or not trains or measured.wait_share < WAIT_SHARE:
             return
         self._next_look = math.inf
         # The warning points to the user's loop: it calls `Loop`, that two generators of the loader, those `Pipeline`,
         # that `hand_over`, and that this method.
         warnings.warn(
-            f"DaliIterator({str(self._folder)!r}): training waited for {found.wait_share:.0%} of its time in "
-            f"the last {found.steps:,} steps; the bottleneck is {found.binds.replace('_', '-')}. "
-            f"{advice(found.binds)}. See loader.metrics()",
+            f"DaliIterator({str(self._folder)!r}): training waited for {measured.wait_share:.0%} of its time in "
+            f"the last {measured.steps:,} steps; the bottleneck is {measured.binds.replace('_', '-')}. "
+            f"{advice(measured.binds)}. See loader.metrics()",
             stacklevel=7,
         )
 

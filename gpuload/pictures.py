@@ -92,22 +92,25 @@ def draw_boxes(
         np.asarray(boxes, float).reshape(-1, 4).tolist(), numbers, strict=True
     ):
         color = color_of(number)
-        right = max(x0, x1 - 1)
-        bottom = max(y0, y1 - 1)
-        draw.rectangle((x0, y0, right, bottom), outline=color, width=line)
-        text = shorten(name_of(number, names), max(16.0, image.width - x0 - 4), font)
-        left = max(0.0, x0)
-        top = max(0.0, y0 - _LABEL_PX - 3) if y0 > _LABEL_PX else max(0.0, y0)
-        draw.rectangle(
-            (left, top, left + font.getlength(text) + 4, top + _LABEL_PX + 3),
-            fill=color,
-        )
-        draw.text(
-            (left + 2, top),
-            text,
-            fill="white" if sum(color) < 450 else "black",
-            font=font,
-        )
+        edge = (x0, y0, max(x0, x1 - 1), max(y0, y1 - 1))
+        draw.rectangle(edge, outline=color, width=line)
+        name = shorten(name_of(number, names), max(16.0, image.width - x0 - 4), font)
+        label_top = y0 - _LABEL_PX - 3 if y0 > _LABEL_PX else y0
+        _draw_label(draw, (max(0.0, x0), max(0.0, label_top)), name, color)
+
+
+def _draw_label(
+    draw: ImageDraw.ImageDraw,
+    corner: tuple[float, float],
+    text: str,
+    color: tuple[int, int, int],
+) -> None:
+    """Draws a text on a rectangle of a colour. corner: x and y of its top left one."""
+    x, y = corner
+    font = font_of(_LABEL_PX)
+    draw.rectangle((x, y, x + font.getlength(text) + 4, y + _LABEL_PX + 3), fill=color)
+    ink = "white" if sum(color) < 450 else "black"
+    draw.text((x + 2, y), text, fill=ink, font=font)
 
 
 def draw_keypoints(image: Image.Image, instances: npt.ArrayLike) -> None:
@@ -233,22 +236,41 @@ def draw_sheet(cells: Sequence[Cell]) -> Image.Image:
         return Image.new("RGB", (2 * _GAP_PX, 2 * _GAP_PX), _PAPER)
     width = max(cell.picture.width for cell in cells)
     height = max(cell.picture.height for cell in cells)
-    fitting = max(1, (_WIDTH_PX - _GAP_PX) // (width + _GAP_PX))
-    square = max(1, round((len(cells) * height / width) ** 0.5 + 0.49))
-    columns = min(_MOST_COLUMNS, fitting, square, len(cells))
-    cell_width = width + _GAP_PX
-    cell_height = height + _FONT_PX + 2 * _GAP_PX
+    columns = _count_columns(len(cells), width, height)
     rows = -(-len(cells) // columns)
+    column_px = width + _GAP_PX
+    row_px = height + _FONT_PX + 2 * _GAP_PX
     sheet = Image.new(
-        "RGB", (columns * cell_width + _GAP_PX, rows * cell_height + _GAP_PX), _PAPER
+        "RGB", (columns * column_px + _GAP_PX, rows * row_px + _GAP_PX), _PAPER
     )
-    draw = ImageDraw.Draw(sheet)
-    font = font_of(_FONT_PX)
-    for number, (picture, caption) in enumerate(cells):
-        left = _GAP_PX + number % columns * cell_width + (width - picture.width) // 2
-        top = _GAP_PX + number // columns * cell_height
-        sheet.paste(picture, (left, top + height - picture.height))
-        text = shorten(caption, width, font)
-        middle = _GAP_PX + number % columns * cell_width + width / 2
-        draw.text((middle, top + height + 2), text, fill=_INK, font=font, anchor="ma")
+    for number, cell in enumerate(cells):
+        row, column = divmod(number, columns)
+        corner = (_GAP_PX + column * column_px, _GAP_PX + row * row_px)
+        _draw_cell(sheet, cell, corner, (width, height))
     return sheet
+
+
+def _count_columns(cells: int, width: int, height: int) -> int:
+    """The columns of a sheet of so many cells, whose largest picture has this width and height."""
+    fitting = max(1, (_WIDTH_PX - _GAP_PX) // (width + _GAP_PX))
+    square = max(1, round((cells * height / width) ** 0.5 + 0.49))
+    return min(_MOST_COLUMNS, fitting, square, cells)
+
+
+def _draw_cell(
+    sheet: Image.Image, cell: Cell, corner: tuple[int, int], size: tuple[int, int]
+) -> None:
+    """Draws a picture, in the middle above its caption. corner, size: x and y, and width and height of its place."""
+    x, y = corner
+    width, height = size
+    picture = cell.picture
+    beside = (width - picture.width) // 2
+    sheet.paste(picture, (x + beside, y + height - picture.height))
+    font = font_of(_FONT_PX)
+    ImageDraw.Draw(sheet).text(
+        (x + width / 2, y + height + 2),
+        shorten(cell.caption, width, font),
+        fill=_INK,
+        font=font,
+        anchor="ma",
+    )

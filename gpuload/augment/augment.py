@@ -199,13 +199,13 @@ class Augment:
     def _check_own_sizes(self) -> None:
         """Raises ArgumentError for a size where the crop gives each image its own, or none where it does not, and for
         what needs one size of all images."""
-        own = self._geometry.own_sizes
+        has_own_sizes = self._geometry.own_sizes
         name = type(self.crop).__name__
-        if own != (self.size is None):
+        if has_own_sizes != (self.size is None):
             raise ArgumentError(
                 f"Augment(size={shown(self.size)}, crop={name}(…)): size=None is for 'keep' and gpuload.Resize(…)"
             )
-        if not own:
+        if not has_own_sizes:
             return
         if self.normalize == "image":
             raise ArgumentError(
@@ -238,24 +238,24 @@ class Augment:
             self.normalize.check_pixels(pixels, are, measured)
         if pixels.is_rgb:
             return
-        for one in (self._geometry, *parts_of(self.transforms)):
+        for transform in (self._geometry, *parts_of(self.transforms)):
             for name in ("fill", "value"):
-                if isinstance(fill := getattr(one, name, None), tuple | str):
+                if isinstance(fill := getattr(transform, name, None), tuple | str):
                     raise ArgumentError(
-                        f"{type(one).__name__}({name}={fill!r}): is for RGB, and {are}. Use one number"
+                        f"{type(transform).__name__}({name}={fill!r}): is for RGB, and {are}. Use one number"
                     )
         defined = (
             {"any"}
             | ({"bytes"} if pixels.dtype == "uint8" else set())
             | ({"colours"} if pixels == GRAY else set())
         )
-        for one in parts_of(self.transforms):
+        for transform in parts_of(self.transforms):
             if (
-                not isinstance(one, Function)
-                and getattr(one, "defined_for", "") not in defined
+                not isinstance(transform, Function)
+                and getattr(transform, "defined_for", "") not in defined
             ):
                 raise ArgumentError(
-                    f"{type(one).__name__}: is not defined for such pixels; {are}. Leave it out"
+                    f"{type(transform).__name__}: is not defined for such pixels; {are}. Leave it out"
                 )
 
     @property

@@ -211,29 +211,32 @@ class RandomResizedCrop(Geometry):
 
     def draw(self, images: Images) -> Crops:
         """As `Geometry.draw`."""
-        drawn = images.numbers
         width = images.widths
         height = images.heights
-        low, high = np.log(self.ratio)
-        area = (
-            width
-            * height
-            * (self.scale[0] + drawn[2::2] * (self.scale[1] - self.scale[0]))
-        )
-        aspect = np.exp(low + drawn[3::2] * (high - low))
-        shapes = np.rint(
-            np.sqrt(np.stack([area / aspect, area * aspect]))
-        )  # (2, attempts, N)
         sources = np.stack([height, width])
+        shapes = self._attempts(images)
         fitting = ((shapes > 0) & (shapes <= sources[:, None])).all(axis=0)
-        first = fitting.argmax(axis=0), np.arange(len(width))
-        fits = fitting[first]
+        first = fitting.argmax(axis=0)
+        rows = np.arange(len(width))
+        fits = fitting[first, rows]
         shape = np.where(
-            fits, shapes[:, first[0], first[1]], self._central_window(width, height)
+            fits, shapes[:, first, rows], self._central_window(width, height)
         )
         room = sources - shape
-        start = np.where(fits, np.floor(drawn[:2] * (room + 1)), room // 2)
+        start = np.where(fits, np.floor(images.numbers[:2] * (room + 1)), room // 2)
         return windows(start.T, shape.T)
+
+    def _attempts(self, images: Images) -> F64:
+        """float64 (2, attempts, N): height and width of the windows that are drawn for each image."""
+        area_draws = images.numbers[2::2]
+        aspect_draws = images.numbers[3::2]
+        least, most = self.scale
+        share = least + area_draws * (most - least)
+        area = images.widths * images.heights * share
+        low, high = np.log(self.ratio)
+        aspect = np.exp(low + aspect_draws * (high - low))
+        shapes: F64 = np.rint(np.sqrt(np.stack([area / aspect, area * aspect])))
+        return shapes
 
     def _central_window(self, width: F64, height: F64) -> list[F64]:
         """Height and width of the largest window whose ratio is in range."""

@@ -96,8 +96,11 @@ def _code_of(function: Any) -> Code | None:
     code = function.__code__
     # Variables are numbered, so that their names do not matter.
     instructions = [
-        (one.opname, one.arg if "FAST" in one.opname else one.argval)
-        for one in get_instructions(code)
+        (
+            instruction.opname,
+            instruction.arg if "FAST" in instruction.opname else instruction.argval,
+        )
+        for instruction in get_instructions(code)
     ]
     return (
         code.co_argcount,

@@ -332,9 +332,9 @@ def _size_of(crops: Sequence[Crop]) -> int | HeightWidth | None:
 def _crop_of(crops: Sequence[Crop]) -> Geometry:
     make = _CROPS.get(tuple(step.kind for step in crops))
     if make is None:
-        known = "; ".join(", ".join(kinds) for kinds in _CROPS if kinds)
+        known_crops = "; ".join(", ".join(kinds) for kinds in _CROPS if kinds)
         raise error(
-            f"{', '.join(step.kind for step in crops)} has no counterpart. Known are {known}, "
+            f"{', '.join(step.kind for step in crops)} has no counterpart. Known are {known_crops}, "
             "Augment(crop='pad_or_crop'), and images packed at a size (--resize)"
         )
     return make(*crops)

@@ -40,11 +40,7 @@ class Schedule:
     """
 
     def __init__(self, augment: Augments | Mapping[int, Augments]) -> None:
-        given = augment if isinstance(augment, Mapping) else {0: augment}
-        by_epoch = {
-            check("augment", "epoch", epoch, whole(0)): _views(views)
-            for epoch, views in given.items()
-        }
+        by_epoch = _by_first_epoch(augment)
         if 0 not in by_epoch:
             raise ArgumentError(
                 f"augment: has epochs {sorted(by_epoch)}, but none for epoch 0, the first"
@@ -68,12 +64,14 @@ class Schedule:
                 for view in everything
             ),
         )
-        functions = [own for view in everything if (own := view.function) is not None]
+        functions = [
+            function for view in everything if (function := view.function) is not None
+        ]
         self.functions = tuple(
-            {id(one.function): one.function for one in functions}.values()
+            {id(planned.function): planned.function for planned in functions}.values()
         )
         self.processes = _shared(
-            "Function(processes)", (one.processes for one in functions), 0
+            "Function(processes)", (planned.processes for planned in functions), 0
         )
 
     def fit(self, stored: Pixels, is_raw: bool, measured: tuple[Any, Any]) -> None:
@@ -132,6 +130,17 @@ class Schedule:
 
     def _all_views(self) -> list[Augment]:
         return [view for views in self._views for view in views]
+
+
+def _by_first_epoch(
+    augment: Augments | Mapping[int, Augments],
+) -> dict[int, tuple[Augment, ...]]:
+    """The views by the first epoch in which they are made."""
+    stages = augment if isinstance(augment, Mapping) else {0: augment}
+    return {
+        check("augment", "epoch", epoch, whole(0)): _views(views)
+        for epoch, views in stages.items()
+    }
 
 
 def _views(augment: Any) -> tuple[Augment, ...]:

@@ -321,12 +321,12 @@ class _Reader:
         Raises:
             ArgumentError: it is another one, without antialiasing, or gives floats beyond their range.
         """
-        given = (
+        interpolations = (
             step.interpolation
             if isinstance(step.interpolation, tuple | list)
             else [step.interpolation]
         )
-        modes = {plain(mode) for mode in given}
+        modes = {plain(mode) for mode in interpolations}
         if not modes <= {"bilinear", "bicubic"}:
             raise error(
                 f"{name}: expected interpolation bilinear or bicubic, found {modes}"
@@ -443,9 +443,9 @@ class _Reader:
     def _arguments_of_same(self, step: Any, name: str) -> dict[str, Any]:
         """Of a transform that has the same name and arguments as torchvision's."""
         names = [
-            one.name
-            for one in fields(getattr(transforms, name))
-            if one.name != _OURS.get(name)
+            parameter.name
+            for parameter in fields(getattr(transforms, name))
+            if parameter.name != _OURS.get(name)
         ]
         arguments = {argument: plain(getattr(step, argument)) for argument in names}
         if "fill" in arguments:

@@ -136,7 +136,8 @@ class Values:
         Raises:
             ArgumentError: it is below or above all levels.
         """
-        own = fill = plain(self._of_class(fill))
+        stored = plain(self._of_class(fill))
+        fill = stored
         if self.constants is not None:
             mean, std = self.constants
             values = fill if isinstance(fill, tuple) else (fill or 0.0,) * 3
@@ -153,7 +154,7 @@ class Values:
         )
         if not 0 <= np.min(levels) <= np.max(levels) <= 255:
             raise error(
-                f"{name}(fill={own!r}) of {self.in_words}: is no level of an image. Put it before Normalize"
+                f"{name}(fill={stored!r}) of {self.in_words}: is no level of an image. Put it before Normalize"
             )
         return levels
 
@@ -201,8 +202,8 @@ class Values:
             raise error(
                 f"{name}({dtype!r}): depends on the class of the images. Give one dtype, or put ToImage() before"
             )
-        (one,) = chosen
-        return None if one is None else str(one).removeprefix("torch.")
+        (only,) = chosen
+        return None if only is None else str(only).removeprefix("torch.")
 
     def _of_class(self, value: Any) -> Any:
         """What a value by the class of images is for these; others stay as they are."""
@@ -212,7 +213,9 @@ class Values:
     def _of_kind(self, value: Any, kind: str) -> Any:
         if not isinstance(value, Mapping):
             return value
-        named = {_KINDS.get(_full_name(key), key): one for key, one in value.items()}
+        named = {
+            _KINDS.get(_full_name(key), key): chosen for key, chosen in value.items()
+        }
         return named.get(kind, named.get("others", _NONE))
 
 

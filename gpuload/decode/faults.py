@@ -57,12 +57,12 @@ class HandledBatch(NamedTuple):
 class _InFlight:
     """A batch on its way through the decoder.
 
-    asked: as requested, prepared for the decoder. given: its input. rows: int64 (N,), the row of `asked` that each row
-    of `given` shows; None if all show a spare sample. spares: spare samples tried so far.
+    asked: as requested, prepared for the decoder. decoder_input: what is decoded. rows: int64 (N,), the row of `asked`
+    that each of its rows shows; None if all show a spare sample. spares: spare samples tried so far.
     """
 
     asked: Batch
-    given: Batch
+    decoder_input: Batch
     rows: I64 | None
     faults: dict[int, Fault] = field(default_factory=dict)
     spares: int = 0
@@ -122,43 +122,44 @@ class _Call:
 
     def results(self) -> Iterator[HandledBatch]:
         """As `FaultHandler.decode`."""
-        on_corrupt = self._handler.on_corrupt
         while True:
             try:
                 decoding = self._handler.decoder.decode(self._input())
-                while (found := next(decoding, None)) is not None:
-                    flight = self._in_flight[0]
-                    decoded = found[1]
-                    mended = self._mend(flight, decoded) if decoded.broken else decoded
-                    if mended is None:
+                while (decoded_batch := next(decoding, None)) is not None:
+                    handled = self._hand_over(decoded_batch[1])
+                    if handled is None:
                         break
-                    self._in_flight.popleft()
-                    batch = flight.given if on_corrupt == "skip" else flight.asked
-                    made = [HandledBatch(batch, mended, flight.asked, flight.faults)]
-                    del (
-                        found,
-                        flight,
-                        decoded,
-                        mended,
-                        batch,
-                    )  # a suspended generator must not keep a batch alive
-                    yield made.pop()
+                    handover = [handled]
+                    # A suspended generator must not keep a batch alive.
+                    del decoded_batch, handled
+                    yield handover.pop()
                 else:
                     if self._error is not None:
                         raise self._error
                     return
             except BatchDecodeError as error:
-                if error is self._error or on_corrupt == "raise":
+                if error is self._error or self._handler.on_corrupt == "raise":
                     raise
                 # A copy: the decoder may read further batches in a thread of its own meanwhile.
                 flight = next(
                     flight
                     for flight in self._in_flight.copy()
-                    if flight.given is error.batch
+                    if flight.decoder_input is error.batch
                 )
                 if not _note(flight, error.faults):
                     raise
                 self._repair(flight)
+
+    def _hand_over(self, decoded: Decoded) -> HandledBatch | None:
+        """The first batch in flight with these pixels; None if it must be decoded again."""
+        flight = self._in_flight[0]
+        mended = self._mend(flight, decoded) if decoded.broken else decoded
+        if mended is None:
+            return None
+        self._in_flight.popleft()
+        skips = self._handler.on_corrupt == "skip"
+        batch = flight.decoder_input if skips else flight.asked
+        return HandledBatch(batch, mended, flight.asked, flight.faults)
 
     def _input(self) -> Iterator[Batch]:
         """All batches in flight, then the next ones. The decoder must have ended its previous attempt."""
@@ -166,7 +167,7 @@ class _Call:
         self._in_flight = deque()
         while waiting:
             self._in_flight.append(waiting.popleft())
-            yield self._in_flight[-1].given
+            yield self._in_flight[-1].decoder_input
         while self._error is None:
             try:
                 if (batch := next(self._batches, None)) is None:
@@ -176,7 +177,7 @@ class _Call:
                 self._error = error
                 return
             del batch  # no variable keeps it while the next one is read
-            yield self._in_flight[-1].given
+            yield self._in_flight[-1].decoder_input
 
     def _begin(self, batch: Batch) -> _InFlight:
         prepared, faults = self._handler.prepare(batch)
@@ -207,20 +208,20 @@ class _Call:
                 array[rows] = array[sources]
         if not decoded.changed:
             return decoded
-        at = np.arange(len(flight.asked))
-        at[rows] = sources
-        return replace(decoded, changed=take(decoded.changed, at))
+        sources_of_rows = np.arange(len(flight.asked))
+        sources_of_rows[rows] = sources
+        return replace(decoded, changed=take(decoded.changed, sources_of_rows))
 
     def _repair(self, flight: _InFlight) -> None:
         """Replaces the samples that do not decode in the decoder's input."""
         if self._handler.on_corrupt == "mark":
-            flight.given = _with_placeholders(
+            flight.decoder_input = _with_placeholders(
                 flight.asked, flight.faults, self._handler.pixels
             )
             return
         flight.rows = _neighbours(len(flight.asked), flight.faults)
         if flight.rows is not None:
-            flight.given = flight.asked.take(flight.rows)
+            flight.decoder_input = flight.asked.take(flight.rows)
             return
         while flight.spares < _MOST_SPARES:
             spare, faults = self._handler.prepare(
@@ -229,7 +230,7 @@ class _Call:
             flight.spares += 1
             if not faults:
                 everywhere = spare.take(np.zeros(len(flight.asked), np.int64))
-                flight.given = replace(
+                flight.decoder_input = replace(
                     everywhere, stop=flight.asked.stop, read_s=flight.asked.read_s
                 )
                 return
@@ -239,12 +240,12 @@ class _Call:
         )
 
 
-def _note(flight: _InFlight, found: Any) -> bool:
-    """Records faults, given by rows of the decoder's input; False if none of them is new."""
+def _note(flight: _InFlight, faults: Mapping[int, Fault]) -> bool:
+    """Records faults, by rows of the decoder's input; False if none of them is new."""
     if flight.rows is None:
         return True  # of the spare sample; the next one follows
-    rows = {int(flight.rows[row]): fault for row, fault in found.items()}
-    new = {row: fault for row, fault in rows.items() if row not in flight.faults}
+    in_asked = {int(flight.rows[row]): fault for row, fault in faults.items()}
+    new = {row: fault for row, fault in in_asked.items() if row not in flight.faults}
     flight.faults.update(new)
     return bool(new)
 

@@ -28,6 +28,7 @@ from gpuload.decode.interface import (
     NUMPY_DTYPES,
     Buffers,
     Changed,
+    Decoded,
     Fault,
     PictureForm,
     Stored,
@@ -95,9 +96,9 @@ def find_functions(
         return None
     if stays := [field for field in moving if field.stays]:
         name = stays[0].name
-        what = stays[0].stays
+        option = stays[0].stays
         raise ArgumentError(
-            f"Boxes({name!r}, {what}=True): functions of samples do not move {what}. Use a crop"
+            f"Boxes({name!r}, {option}=True): functions of samples do not move {option}. Use a crop"
         )
     if further:
         raise ArgumentError(
@@ -191,18 +192,13 @@ class CallFunctions(Stage):
         """As `Stage.begin`."""
         batch = job.batch
         decoded = job.parts[0].decoded
-        job.state = calls = _Calls(dict(decoded.broken), [], {}, [])
+        calls = _Calls(dict(decoded.broken), [], {}, [])
+        job.state = calls
         inner = count()
         for number, form in enumerate(self.forms):
             cropped: Any = None
             if form.function != "before_crop":
-                place = next(inner)
-                images = _in_memory(decoded.pictures[self.image][place])
-                masks = [
-                    _in_memory(decoded.pictures[name][place])[:, 0]
-                    for name in self.fills
-                ]
-                cropped = images, masks
+                cropped = self._cropped(decoded, next(inner))
             calls.views.append(
                 _View(self, calls, number, batch, cropped) if form.function else cropped
             )
@@ -220,6 +216,14 @@ class CallFunctions(Stage):
 
         return work
 
+    def _cropped(self, decoded: Decoded, number: int) -> tuple[Array, list[U8]]:
+        """The images and masks of one of the decoder's views, in memory."""
+        images = _in_memory(decoded.pictures[self.image][number])
+        masks = [
+            _in_memory(decoded.pictures[name][number])[:, 0] for name in self.fills
+        ]
+        return images, masks
+
     def end(self, job: Job) -> None:
         """As `Stage.end`.
 
@@ -231,11 +235,11 @@ class CallFunctions(Stage):
         inner = job.parts[0].decoded
         if calls.failed:
             raise calls.failed[min(calls.failed)]
-        made = [
+        results = [
             view.result() if isinstance(view, _View) else (*view, None)
             for view in calls.views
         ]
-        images, masks, changed = zip(*made, strict=True)
+        images, masks, changed = zip(*results, strict=True)
         pictures = {self.image: images}
         for number, name in enumerate(self.fills):
             pictures[name] = tuple(of_view[number][:, None] for of_view in masks)
@@ -264,16 +268,16 @@ class CallFunctions(Stage):
         return self._buffers[number].take(len(batch), shape)
 
     def _make(self, calls: "_Calls", batch: Batch, row: int, plan: Any) -> None:
-        whole: Any = None
+        whole_picture: Any = None
         if self.whole is not None:
-            whole = self.whole.decode(plan, batch, row, self.fills)
-            if isinstance(whole, Fault):
-                calls.broken[row] = whole
+            whole_picture = self.whole.decode(plan, batch, row, self.fills)
+            if isinstance(whole_picture, Fault):
+                calls.broken[row] = whole_picture
                 return
         try:
             for view in calls.views:
                 if isinstance(view, _View):
-                    view.make(row, whole)
+                    view.make(row, whole_picture)
         except FunctionError as failed:  # not another: errors of gpuload's own code reach the loop unchanged
             calls.failed[row] = failed
 
@@ -333,23 +337,22 @@ class _View:
         self._masks = [
             np.empty((len(batch), *self._view.size), np.uint8) for _ in stage.fills
         ]
-        self._crops = crops = Crops(
-            *(part.copy() for part in self._view.crops[:6])
-        )  # of what the function returned
+        # Of what the function returned.
+        self._crops = Crops(*(part.copy() for part in self._view.crops[:6]))
         before: Motion | None = None
         if cropped is not None:
-            height, width = (
-                np.full(len(batch), side, np.float64) for side in self._view.size
-            )
-            self._crops = whole_images(width, height)._replace(
-                mirror=crops.mirror, mirror_y=crops.mirror_y
+            height, width = self._view.size
+            heights = np.full(len(batch), height, np.float64)
+            widths = np.full(len(batch), width, np.float64)
+            self._crops = whole_images(widths, heights)._replace(
+                mirror=self._crops.mirror, mirror_y=self._crops.mirror_y
             )
             before = Motion(_unflipped(self._view).crops, self._view.size)
         self._entries: list[dict[str, Any]] = [{} for _ in range(len(batch))]
         for moving in stage.functions.moving:
             split = moving.split(batch.encoded.columns, before)
-            for entries, some in zip(self._entries, split, strict=True):
-                entries.update(some)
+            for entries, fields in zip(self._entries, split, strict=True):
+                entries.update(fields)
 
     def result(self) -> tuple[Array, list[U8], Changed]:
         """Images, masks, and what the function changed."""
@@ -375,53 +378,57 @@ class _View:
     ) -> tuple[Array, list[U8]]:
         """The image and masks after the function, if this epoch has one; records the moving fields."""
         planned = self._view.function
-        functions = self._stage.functions
-        columns = self._batch.encoded.columns
         image = image.astype(self._stage.pixels.dtype, copy=False)
         if planned is None:
             return image, list(masks)
-        names = functions.entries.masks
-        sample: Sample = {
-            "image": image,
-            **dict(zip(names, masks, strict=True)),
-            **self._entries[row],
-        }
-        sample |= {
-            "key": columns["key"][row].as_py(),
-            "index": int(self._batch.encoded.samples[row]),
-        }
-        own = planned.function
-        first, second = planned.keys[row].tolist()
+        sample = self._sample(row, image, masks)
+        applied = planned.function
+        key = tuple(planned.keys[row].tolist())
         begun = time.perf_counter()
         try:
-            number = self._stage.numbers[id(own.function)]
-            found = self._stage.caller.call(
-                number, (first, second), sample, keeps_size=not own.before_crop
+            number = self._stage.numbers[id(applied.function)]
+            returned = self._stage.caller.call(
+                number, key, sample, keeps_size=not applied.before_crop
             )
         except Exception as error:
             is_ours = isinstance(error, FailedCallError)
-            what = str(error) if is_ours else f"raised {type(error).__name__}: {error}"
-            name = functions.name_of_sample(self._batch, row)
-            raise FunctionError(
-                f"{name}: the function {name_of(own.function)} {what}"
-            ) from None if is_ours else error
+            failure = self._failure(row, name_of(applied.function), error)
+            raise failure from None if is_ours else error
         finally:
             self._calls.seconds.append(time.perf_counter() - begun)
-        self._entries[row] = {name: found[name] for name in self._entries[row]}
-        return found["image"], [found[name] for name in names]
+        self._entries[row] = {name: returned[name] for name in self._entries[row]}
+        mask_names = self._stage.functions.entries.masks
+        return returned["image"], [returned[name] for name in mask_names]
+
+    def _sample(self, row: int, image: Array, masks: Sequence[U8]) -> Sample:
+        """What the function gets."""
+        encoded = self._batch.encoded
+        names = self._stage.functions.entries.masks
+        return {
+            "image": image,
+            **dict(zip(names, masks, strict=True)),
+            **self._entries[row],
+            "key": encoded.columns["key"][row].as_py(),
+            "index": int(encoded.samples[row]),
+        }
+
+    def _failure(self, row: int, function: str, error: Exception) -> FunctionError:
+        """The user's error for one that the function raised, or for an invalid result."""
+        explanation = str(error)
+        if not isinstance(error, FailedCallError):
+            explanation = f"raised {type(error).__name__}: {error}"
+        sample = self._stage.functions.name_of_sample(self._batch, row)
+        return FunctionError(f"{sample}: the function {function} {explanation}")
 
     def _flipped(
         self, row: int, image: Array, masks: list[U8]
     ) -> tuple[Array | MakeLevels, list[U8]]:
-        across, down = (
-            -1 if flips[row] else 1
-            for flips in (self._crops.mirror, self._crops.mirror_y)
-        )
+        across = -1 if self._crops.mirror[row] else 1
+        down = -1 if self._crops.mirror_y[row] else 1
         masks = [mask[::down, ::across] for mask in masks]
         if self._stage.pixels.is_rgb:
-            return partial(
-                _copy_image, np.ascontiguousarray(image), (down < 0, across < 0)
-            ), masks
+            flips = (down < 0, across < 0)
+            return partial(_copy_image, np.ascontiguousarray(image), flips), masks
         return image[::down, ::across].transpose(2, 0, 1), masks
 
     def _cut(
@@ -434,8 +441,8 @@ class _View:
             crops = planned.crop(
                 row, int(encoded.samples[row]), image.shape[0], image.shape[1]
             )
-            for part, own in zip(self._crops[:6], crops[:6], strict=True):
-                part[row] = own[0]
+            for part, crop_part in zip(self._crops[:6], crops[:6], strict=True):
+                part[row] = crop_part[0]
             view = view._replace(crops=crops)
         assert self._stage.whole is not None
         fills = zip(masks, self._stage.fills.values(), strict=True)

@@ -17,7 +17,7 @@ import torch
 
 from gpuload.augment import Form, View
 from gpuload.decode.device import Device, as_tensor
-from gpuload.decode.interface import NUMPY_DTYPES, Decoded, PictureForm
+from gpuload.decode.interface import NUMPY_DTYPES, Decoded, Fault, PictureForm
 from gpuload.decode.postprocess import Postprocess
 from gpuload.decode.runner import Job, Stage
 from gpuload.draws import SHARE, random_bits, uniform
@@ -46,10 +46,10 @@ def divide(cpu_share: float, job: Job) -> tuple[Job, Job]:
     needed = replace(
         batch, encoded=replace(batch.encoded, columns={}, members={}), prepared={}
     )
-    dali, native = (
-        Job(needed.take(rows), job, rows)
-        for rows in map(np.flatnonzero, (~to_cpu, to_cpu))
-    )
+    dali_rows = np.flatnonzero(~to_cpu)
+    native_rows = np.flatnonzero(to_cpu)
+    dali = Job(needed.take(dali_rows), job, dali_rows)
+    native = Job(needed.take(native_rows), job, native_rows)
     return dali, native
 
 
@@ -62,27 +62,21 @@ class Join(Stage):
     def begin(self, job: Job) -> None:
         """As `Stage.begin`."""
         parts = [part for part in job.parts if len(part.batch)]
-        decoded = [part.decoded for part in parts]
-        job.held += decoded
         rows = [part.rows for part in parts]
-        pictures = {
-            name: tuple(
-                _join_rows(arrays, rows)
-                for arrays in zip(*(one.pictures[name] for one in decoded), strict=True)
-            )
-            for name in decoded[0].pictures
-        }
-        broken = {
-            row: fault
-            for part in parts
-            for row, fault in part.in_whole(part.decoded.broken).items()
-        }
-        # NaN, since DALI does not report it.
-        work_s = sum(one.work_s for one in decoded)
-        queue_depth = sum(one.queue_depth for one in decoded)
-        job.decoded = Decoded(
-            pictures, work_s=work_s, queue_depth=queue_depth, broken=broken
-        )
+        pictures = {}
+        for name in parts[0].decoded.pictures:
+            views = zip(*(part.decoded.pictures[name] for part in parts), strict=True)
+            pictures[name] = tuple(_join_rows(arrays, rows) for arrays in views)
+        joined = Decoded(pictures)
+        broken: dict[int, Fault] = {}
+        for part in parts:
+            job.held.append(part.decoded)
+            broken |= part.in_whole(part.decoded.broken)
+            # NaN, since DALI does not report it.
+            joined.work_s += part.decoded.work_s
+            joined.queue_depth += part.decoded.queue_depth
+        joined.broken = broken
+        job.decoded = joined
 
 
 def _join_rows(parts: Sequence[Any], rows: Sequence[Any]) -> Any:
@@ -90,14 +84,14 @@ def _join_rows(parts: Sequence[Any], rows: Sequence[Any]) -> Any:
     if len(parts) == 1:
         return parts[0]
     tensors = [as_tensor(part) for part in parts]
-    whole = torch.empty(
+    joined = torch.empty(
         (sum(map(len, rows)), *tensors[0].shape[1:]),
         dtype=tensors[0].dtype,
         device=tensors[0].device,
     )
-    for tensor, at in zip(tensors, rows, strict=True):
-        whole.index_copy_(0, on_device(whole.device, at), tensor)
-    return whole
+    for tensor, indices in zip(tensors, rows, strict=True):
+        joined.index_copy_(0, on_device(joined.device, indices), tensor)
+    return joined
 
 
 class Finish(Stage):

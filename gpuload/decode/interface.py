@@ -66,8 +66,10 @@ class Decoded:
 
     def map(self, make: Callable[[Any], Any]) -> "Decoded":
         """The same with `make` applied to each array."""
-        made = {name: tuple(map(make, views)) for name, views in self.pictures.items()}
-        return replace(self, pictures=made)
+        pictures = {
+            name: tuple(map(make, views)) for name, views in self.pictures.items()
+        }
+        return replace(self, pictures=pictures)
 
 
 # NumPy and DALI have no bfloat16: the decoder delivers float32, which is cast when the batch is handed over.
@@ -187,14 +189,15 @@ def with_stored(batch: Batch, contents: Mapping[Place, U8]) -> Batch:
 
 def no_pixels(batch: Batch, pictures: Sequence[PictureForm]) -> Decoded:
     """The decoded form of a batch without samples."""
-    made = {}
+    arrays = {}
     for picture in pictures:
         views = zip(picture.forms, batch.views[picture.name], strict=True)
-        made[picture.name] = tuple(
+        arrays[picture.name] = tuple(
             np.empty((0, *picture.shape(form, view.size)), picture.dtype(form))
             for form, view in views
         )
-    return Decoded(made, read_wait_s=math.inf)  # there is nothing else to wait for
+    # There is nothing else to wait for.
+    return Decoded(arrays, read_wait_s=math.inf)
 
 
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]

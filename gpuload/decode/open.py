@@ -10,10 +10,16 @@ import numpy as np
 
 from gpuload.augment import Form
 from gpuload.decode.arguments import Backend, Both, Dali, DecoderName
-from gpuload.decode.dali.memory import Made, fits
+from gpuload.decode.dali.memory import OutputImages, fits
 from gpuload.decode.faults import FaultHandler, OnCorrupt, Prepare
 from gpuload.decode.functions import CallFunctions, Functions
-from gpuload.decode.interface import Buffers, PictureForm, Resources, Stored
+from gpuload.decode.interface import (
+    Buffers,
+    Fault,
+    PictureForm,
+    Resources,
+    Stored,
+)
 from gpuload.decode.runner import OnPart, Runner, Split, Stage
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, MissingPackageError
@@ -27,6 +33,7 @@ from gpuload.machine.installed import (
     require,
 )
 from gpuload.machine.ranks import Ranks, count_threads, find_device
+from gpuload.read.batch import Batch
 
 if TYPE_CHECKING:  # they need torch and DALI
     from gpuload.decode.dali.screen import Screen
@@ -51,9 +58,8 @@ def plan_resources(
 ) -> Resources:
     """The resources of a decoder; None is the default."""
     units = Both() if isinstance(decoder, str) else decoder
-    hardware = (
-        0.0 if units.deterministic else units.hardware
-    )  # 0: the CUDA cores, which every GPU has
+    # 0: the CUDA cores, which every GPU has.
+    hardware = 0.0 if units.deterministic else units.hardware
     cpu = units.cpu if isinstance(units, Both) else 0.0
     return Resources(
         batch_size,
@@ -71,7 +77,7 @@ def choose_decoder(
     datasets: Sequence[Dataset],
     resources: Resources,
     decodes: bool = True,
-    made: Made = Made(),  # noqa: B008 -- it is immutable
+    outputs: OutputImages = OutputImages(),  # noqa: B008 -- it is immutable
 ) -> tuple[Backend, int | None]:
     """The decoder, and the number of the GPU for the batches, or None for the CPU.
 
@@ -80,54 +86,91 @@ def choose_decoder(
     DALI's whole images do not fit into its memory, or if enough threads decode, each on a core of this rank, which
     leaves the GPU to training; otherwise "dali"; or the only usable decoder.
 
-    decodes: whether anything needs decoding; if not, no packages are needed. made: of each image.
+    decodes: whether anything needs decoding; if not, no packages are needed. outputs: of each image.
 
     Raises:
         DeviceError: there is no such GPU.
         MissingPackageError: the packages of the decoder, or with "auto" of both, are unusable.
     """
-    name: DecoderName = (
-        decoder
-        if isinstance(decoder, str)
-        else "dali"
-        if isinstance(decoder, Dali)
-        else "both"
-    )
-    uploads = name == "both" or (device != "cpu" and has_driver())
-    native_fault = (
-        fault_of("torch") if uploads and decodes and name != "dali" else None
-    )  # torch brings batches to a GPU
+    name = _name_of(decoder)
+    native_fault = _find_native_fault(name, device) if decodes else None
     by_torch = name == "native" or (name == "auto" and decodes and native_fault is None)
-    if native_fault is not None and name != "auto":
-        raise _missing(name, native_fault)
-    device_id = find_device(
-        device, ranks, _count_gpus(device, by_torch, by_dali=name != "native")
-    )
-    if name == "native" or (
-        name == "auto" and native_fault is None and device_id is None
-    ):
+    gpus = _count_gpus(device, by_torch, by_dali=name != "native")
+    device_id = find_device(device, ranks, gpus)
+    if name == "native":
         return "native", device_id
-    missing_dali = dali_fault() if decodes else None
     if name != "auto":
+        missing_dali = dali_fault() if decodes else None
         if missing_dali is not None:
             raise _missing(name, missing_dali)
         return name, device_id
-    if native_fault is not None and missing_dali is not None:
-        raise MissingPackageError(
-            f"decoder='auto': no decoder can be used. 'native': {native_fault.reason}; 'dali': {missing_dali.reason}. "
-            f"{native_fault.remedy}"
-        )
-    if native_fault is not None:
-        _log(native_fault, "decoder='dali' is used")
+    if device_id is None and native_fault is None:
+        return "native", None
+    if not decodes:
         return "dali", device_id
-    if missing_dali is not None:
+    only_usable = _find_only_usable(native_fault)
+    if only_usable is not None:
+        return only_usable, device_id
+    assert device_id is not None
+    return _choose_for_gpu(device_id, ranks, datasets, resources, outputs), device_id
+
+
+def _name_of(decoder: DecoderName | Dali | Both) -> DecoderName:
+    if isinstance(decoder, str):
+        return decoder
+    return "dali" if isinstance(decoder, Dali) else "both"
+
+
+def _find_native_fault(name: DecoderName, device: str) -> PackageFault | None:
+    """Why the native decoder cannot be used: it needs torch to bring batches to a GPU.
+
+    Raises:
+        MissingPackageError: it cannot, and "auto" may not choose another.
+    """
+    may_upload = name == "both" or (device != "cpu" and has_driver())
+    if name == "dali" or not may_upload:
+        return None
+    fault = fault_of("torch")
+    if fault is not None and name != "auto":
+        raise _missing(name, fault)
+    return fault
+
+
+def _find_only_usable(native_fault: PackageFault | None) -> Backend | None:
+    """The only decoder that can be used here; None if both can.
+
+    Raises:
+        MissingPackageError: none can.
+    """
+    missing_dali = dali_fault()
+    if native_fault is None and missing_dali is None:
+        return None
+    if native_fault is None:
+        assert missing_dali is not None
         _log(missing_dali, "decoder='native' is used")
-        return "native", device_id
-    if device_id is None or not decodes:
-        return "dali", device_id
-    is_small = fits(datasets, resources.batch_size, resources.prefetch, device_id, made)
-    at_work = min(resources.num_threads, count_threads(ranks))
-    return ("dali" if is_small and at_work < NATIVE_CORES else "native"), device_id
+        return "native"
+    if missing_dali is None:
+        _log(native_fault, "decoder='dali' is used")
+        return "dali"
+    raise MissingPackageError(
+        f"decoder='auto': no decoder can be used. 'native': {native_fault.reason}; 'dali': {missing_dali.reason}. "
+        f"{native_fault.remedy}"
+    )
+
+
+def _choose_for_gpu(
+    device_id: int,
+    ranks: Ranks,
+    datasets: Sequence[Dataset],
+    resources: Resources,
+    outputs: OutputImages,
+) -> Backend:
+    """The decoder for a GPU where both can be used, by memory and cores alone."""
+    is_small = fits(
+        datasets, resources.batch_size, resources.prefetch, device_id, outputs
+    )
+    threads = min(resources.num_threads, count_threads(ranks))
+    return "dali" if is_small and threads < NATIVE_CORES else "native"
 
 
 def _missing(decoder: str, fault: PackageFault) -> MissingPackageError:
@@ -146,9 +189,8 @@ def _log(fault: PackageFault, what: str) -> None:
 
 def _count_gpus(device: str, by_torch: bool, by_dali: bool) -> int:
     """Number of GPUs that torch can use, which uploads the native decoder's batches, or else DALI."""
-    if (
-        device == "cpu" or not has_driver()
-    ):  # DALI would find none either, and may not be installed
+    # Without a driver DALI would find none either, and may not be installed.
+    if device == "cpu" or not has_driver():
         return 0
     if by_torch and (gpus := _count_torchs_gpus()):
         return gpus
@@ -270,21 +312,27 @@ class _Opening(NamedTuple):
         image, *_ = images
         others = [picture for picture in pictures if picture is not image]
         check_for_dali(name, image)
-        stages, screen = self.dali(image)
         if name == "dali":
-            return [*stages, *self.beside(others)], lambda batch: screen.prepare(
-                batch, np.arange(len(batch))
-            )
+            stages, screen = self.dali(image)
+            prepare: Prepare = partial(_screen_all, screen)
+        else:
+            stages, prepare = self.shared(image)
+        return [*stages, *self.beside(others)], prepare
+
+    def shared(self, image: PictureForm) -> tuple[list[Stage], Prepare]:
+        """The stages of DALI and of the native decoder, which share the images of each batch."""
         from gpuload.decode.in_torch import DALI, NATIVE, Join, divide, is_for_cpu
 
-        share = self.resources.cpu_share
-        feed, *dali = [OnPart(DALI, stage) for stage in stages]
+        cpu_share = self.resources.cpu_share
+        dali_stages, screen = self.dali(image)
+        feed, *dali = [OnPart(DALI, stage) for stage in dali_stages]
         begin, *native = [OnPart(NATIVE, stage) for stage in self.native([image])]
-        split = Split(partial(divide, share))
-        stages = [split, feed, begin, *dali, *native, Join(), *self.beside(others)]
-        return stages, lambda batch: screen.prepare(
-            batch, np.flatnonzero(~is_for_cpu(batch, share))
-        )
+        split = Split(partial(divide, cpu_share))
+
+        def prepare(batch: Batch) -> tuple[Batch, dict[int, Fault]]:
+            return screen.prepare(batch, np.flatnonzero(~is_for_cpu(batch, cpu_share)))
+
+        return [split, feed, begin, *dali, *native, Join()], prepare
 
     def around(
         self, functions: Functions, name: Backend, pictures: Sequence[PictureForm]
@@ -338,11 +386,11 @@ class _Opening(NamedTuple):
         """The stages of the native decoder."""
         from gpuload.decode.native.decoder import NativeDecoder
 
-        made = pictures
+        decoded = pictures
         if self.device is not None:
-            made = [_as_levels(picture) for picture in pictures]
+            decoded = [_as_levels(picture) for picture in pictures]
         threads = self.resources.num_threads
-        decoder = NativeDecoder(made, threads, self.buffers)
+        decoder = NativeDecoder(decoded, threads, self.buffers)
         return [decoder] if self.device is None else [decoder, self.finish(pictures)]
 
     def beside(self, pictures: Sequence[PictureForm]) -> list[Stage]:
@@ -377,6 +425,11 @@ class _Opening(NamedTuple):
         return Buffers(
             self.resources.batch_size, dtype, self.resources.prefetch + 3, allocate
         )
+
+
+def _screen_all(screen: "Screen", batch: Batch) -> tuple[Batch, dict[int, Fault]]:
+    """As `Screen.prepare`, for DALI as the only decoder of images."""
+    return screen.prepare(batch, np.arange(len(batch)))
 
 
 def _as_levels(picture: PictureForm) -> PictureForm:

@@ -15,7 +15,7 @@ from gpuload.fields.images import GRAY, RGB, Pixels
 from gpuload.formats import Conversion, converted, open_file
 from gpuload.headers import png
 from gpuload.pictures import MAX_PIXELS, reason_of
-from gpuload.types import U8, Array, HeightWidth
+from gpuload.types import I64, U8, Array, HeightWidth
 
 _MASK_PIXELS = (
     1 << 20
@@ -112,29 +112,33 @@ def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int, form: Form) 
     An output pixel takes the class at its centre, ⌊(pixel + 0.5) · region / size⌋, as DALI's and torch's nearest-exact
     do. fill: the class outside the image. form: of the view.
     """
-    crops = view.crops
-    own = view.own_size(row)
-    source = []
-    for axis in range(2):
-        start = int(crops.start[row, axis])
-        low = float(crops.roi_start[row, axis])
-        region = float(crops.roi_end[row, axis]) - low
-        # Multiplied first: if a centre lies between two pixels, a rounded step might choose either.
-        at = np.floor(low + (np.arange(own[axis]) + 0.5) * region / own[axis]).astype(
-            np.int64
-        )
-        within = at if form.places else np.clip(at, 0, crops.shape[row, axis] - 1)
-        source.append(source_of(start + within, mask.shape[axis], form.padding_mode))
-    y, x = source
-    result: U8 = mask[y[:, None], x]
-    result[y < 0] = fill
-    result[:, x < 0] = fill
-    if crops.mirror[row]:
-        result = result[:, ::-1]
-    if crops.mirror_y[row]:
-        result = result[::-1]
-    if own == view.size:
-        return result
+    y = source_of(_nearest(view, row, 0, form), mask.shape[0], form.padding_mode)
+    x = source_of(_nearest(view, row, 1, form), mask.shape[1], form.padding_mode)
+    resized: U8 = mask[y[:, None], x]
+    resized[y < 0] = fill
+    resized[:, x < 0] = fill
+    if view.crops.mirror[row]:
+        resized = resized[:, ::-1]
+    if view.crops.mirror_y[row]:
+        resized = resized[::-1]
+    height, width = view.own_size(row)
+    if (height, width) == view.size:
+        return resized
     padded = np.full(view.size, fill, np.uint8)
-    padded[: own[0], : own[1]] = result
+    padded[:height, :width] = resized
     return padded
+
+
+def _nearest(view: View, row: int, axis: int, form: Form) -> I64:
+    """int64: for each output pixel along an axis, the nearest pixel of the picture, which may lie outside of it."""
+    crops = view.crops
+    start = int(crops.start[row, axis])
+    low = float(crops.roi_start[row, axis])
+    region = float(crops.roi_end[row, axis]) - low
+    size = view.own_size(row)[axis]
+    # Multiplied first: if a centre lies between two pixels, a rounded step might choose either.
+    centers = low + (np.arange(size) + 0.5) * region / size
+    nearest = np.floor(centers).astype(np.int64)
+    if not form.places:
+        nearest = np.clip(nearest, 0, crops.shape[row, axis] - 1)
+    return start + nearest

@@ -37,21 +37,19 @@ def transform(images: Any, steps: Steps, pixels: Pixels = RGB) -> Any:
         return _in_torch(images, steps, pixels)
     if not steps.ops.any():
         return images
-    made = np.empty(images.shape, np.uint8)
+    transformed = np.empty(images.shape, np.uint8)
     channels = images.shape[1]
     transform_into(
         images,
         steps,
-        made,
+        transformed,
         np.zeros(channels, np.float32),
         np.ones(channels, np.float32),
         pixels,
     )
-    return (
-        made
-        if isinstance(images, np.ndarray)
-        else import_module("torch").from_numpy(made)
-    )
+    if isinstance(images, np.ndarray):
+        return transformed
+    return import_module("torch").from_numpy(transformed)
 
 
 def transform_into(
@@ -66,9 +64,9 @@ def transform_into(
     images = np.ascontiguousarray(images)
     for part in first:
         if has_own(part):
-            each = (slice(i, i + 1) for i in range(len(images)))
+            rows = [slice(row, row + 1) for row in range(len(images))]
             images = np.concatenate(
-                [_in_torch(images[one], take(part, one), pixels) for one in each]
+                [_in_torch(images[row], take(part, row), pixels) for row in rows]
             )
         else:
             images = transform(images, part, pixels)
@@ -156,14 +154,13 @@ class Postprocess:
     def __call__(self, images: Any, out: Any, view: View) -> None:
         """images: of `level_dtype` (n, C, height, width), which may be changed. out: the same shape, of the batch's
         dtype. view: of these."""
-        if (
-            view.crops.sizes is not None and view.steps is not None
-        ):  # without the padding
+        if view.crops.sizes is not None and view.steps is not None:
+            # Without the padding.
             for row in range(len(images)):
                 height, width = view.own_size(row)
-                own = images[row : row + 1, :, :height, :width]
-                own[:] = transform(
-                    own, take(view.steps, slice(row, row + 1)), self._pixels
+                shown = images[row : row + 1, :, :height, :width]
+                shown[:] = transform(
+                    shown, take(view.steps, slice(row, row + 1)), self._pixels
                 )
             view = view.without_transforms()
         if self.linear and runs_kernels(images):

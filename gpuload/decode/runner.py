@@ -145,9 +145,8 @@ class Threads:
         self._stop()
 
 
-_Tasks = SimpleQueue[
-    Task[Any] | weakref.ref[Threads] | None
-]  # what is no task ends a thread
+# What is no task ends a thread.
+_Tasks = SimpleQueue[Task[Any] | weakref.ref[Threads] | None]
 
 
 def _run(
@@ -191,9 +190,8 @@ def _stop(
     for _ in threads:
         tasks.put(None)
     for thread in threads:
-        if (
-            thread.ident != threading.get_ident()
-        ):  # the garbage collector may call this in any thread
+        # The garbage collector may call this in any thread.
+        if thread.ident != threading.get_ident():
             thread.join()
     closed.is_set = True
     _cancel(tasks)
@@ -289,10 +287,9 @@ class Job:
         batch = self.batch
         decoded = self.decoded
         self.parts = ()
-        del (
-            self.batch,
-            self.decoded,
-        )  # a thread that began this may not have let go of it yet
+        # A thread that began this may not have let go of it yet.
+        del self.batch
+        del self.decoded
         decoded.work_s += sum(self._work_s)
         decoded.queue_depth += ready
         decoded.read_wait_s = read_wait_s
@@ -300,20 +297,16 @@ class Job:
 
     def in_whole(self, faults: Mapping[int, Fault]) -> dict[int, Fault]:
         """Faults of this part by rows of the whole batch."""
-        return (
-            dict(faults)
-            if self.rows is None
-            else {int(self.rows[row]): fault for row, fault in faults.items()}
-        )
+        if self.rows is None:
+            return dict(faults)
+        return {int(self.rows[row]): fault for row, fault in faults.items()}
 
     def error_of(self, faults: Mapping[int, Fault]) -> BatchDecodeError:
         """The error for these faults of its rows; of a part, as faults of the whole batch."""
-        whole = None if self._whole is None else self._whole()
-        return (
-            BatchDecodeError(self.batch, faults)
-            if whole is None
-            else whole.error_of(self.in_whole(faults))
-        )
+        parent = None if self._whole is None else self._whole()
+        if parent is None:
+            return BatchDecodeError(self.batch, faults)
+        return parent.error_of(self.in_whole(faults))
 
 
 class Stage:
@@ -363,7 +356,6 @@ class OnPart(Stage):
         self.threads = stage.threads
         self._number = number
         self._stage = stage
-        self.restart, self.close = stage.restart, stage.close  # type: ignore[method-assign]
 
     def begin(self, job: Job) -> Work | None:
         part = job.parts[self._number]
@@ -374,6 +366,12 @@ class OnPart(Stage):
     def end(self, job: Job) -> None:
         if len(job.parts[self._number].batch):
             self._stage.end(job.parts[self._number])
+
+    def restart(self) -> None:
+        self._stage.restart()
+
+    def close(self) -> None:
+        self._stage.close()
 
 
 class Runner:
@@ -388,13 +386,12 @@ class Runner:
         self.stages = tuple(stages)
         self.prefetch = prefetch
         self._device = device
-        self._ahead: deque[list[Task[Job | None]]] = (
-            deque()
-        )  # of the current call: of each batch a task for each stage
-        self._ended: deque[deque[list[Task[Job | None]]]] = (
-            deque()
-        )  # of earlier calls, whose ends may be waited for
-        self._owner = object()  # of the threads, without a reference to this
+        # Of the current call: of each batch a task for each stage.
+        self._ahead: deque[list[Task[Job | None]]] = deque()
+        # Of earlier calls, whose ends may be waited for.
+        self._ended: deque[deque[list[Task[Job | None]]]] = deque()
+        # Of the threads, without a reference to this.
+        self._owner = object()
         # Beginning a batch is some 0.3 ms of Python, which the training loop does not spend.
         self._threads = [
             Threads(
@@ -433,24 +430,9 @@ class Runner:
             asked = time.perf_counter()
             ready = self._count_ready()
             while len(ahead) <= self.prefetch:
-                tasks: list[Task[Job | None]] = []
-                ahead.append(
-                    tasks
-                )  # first: if starting is interrupted, `_abandon` ends the tasks
-                for number, thread in enumerate(self._threads):
-                    tasks.append(
-                        thread.submit(
-                            partial(
-                                self._begin,
-                                number,
-                                batches,
-                                tasks[-1] if tasks else None,
-                            )
-                        )
-                    )
-            if (
-                ahead is not self._ahead
-            ):  # another thread ended this call, and may not have seen the last of these
+                self._submit_next(batches, ahead)
+            # Another thread ended this call, and may not have seen the last of these.
+            if ahead is not self._ahead:
                 self._end(ahead)
                 return
             tasks = ahead[0]
@@ -463,9 +445,9 @@ class Runner:
             if self._device is not None:
                 self._device.hand_over(job.decoded, job.ready)
             ahead.popleft()  # not before: if waiting is interrupted, `_abandon` ends it
-            made = [job.take(read_wait_s, ready)]
+            handover = [job.take(read_wait_s, ready)]
             del tasks, job  # a waiting caller must not keep a batch alive
-            yield made.pop()
+            yield handover.pop()
 
     def close(self) -> None:
         """Cancels the batches in flight and ends the threads; batches already returned stay valid."""
@@ -476,6 +458,17 @@ class Runner:
             stage.close()
         if self._device is not None:
             self._device.close()
+
+    def _submit_next(
+        self, batches: Iterator[Batch], ahead: deque[list[Task[Job | None]]]
+    ) -> None:
+        """Submits a task of each stage for the next batch."""
+        tasks: list[Task[Job | None]] = []
+        # Before they start: if that is interrupted, `_abandon` ends them.
+        ahead.append(tasks)
+        for number, thread in enumerate(self._threads):
+            before = tasks[-1] if tasks else None
+            tasks.append(thread.submit(partial(self._begin, number, batches, before)))
 
     def _begin(
         self, number: int, batches: Iterator[Batch], before: "Task[Job | None] | None"

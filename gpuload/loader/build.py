@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gpuload.augment.schedule import Schedule
 from gpuload.decode.arguments import Backend, OnCorrupt
-from gpuload.decode.dali.memory import Made, check_whole_images
+from gpuload.decode.dali.memory import OutputImages, check_whole_images
 from gpuload.decode.functions import Functions, find_functions
 from gpuload.decode.interface import PictureForm, Resources, no_pixels
 from gpuload.decode.open import choose_decoder, open_decoder, plan_resources
@@ -101,19 +101,8 @@ def build_decoding(
     Raises:
         ArgumentError: an `Augment` does not fit the pixels. DeviceError, MissingPackageError: as `choose_decoder`.
     """
-    datasets = config.datasets
-    masks = collate.masks
-    further = [one.name for one in collate.pictures if one.name not in masks]
-    functions = find_functions(schedule, masks, collate.moving, datasets, further)
-    moves = functions is not None and bool(collate.moving)
-    decodes = collate.has_images or bool(collate.pictures) or moves
-    pictures: tuple[PictureForm, ...] = ()
-    if decodes:
-        manifest = datasets[0].manifest
-        measured = manifest.mean, manifest.std
-        schedule.fit(manifest.pixels, manifest.is_raw, measured)
-        needs_image = collate.has_images or functions is not None
-        pictures = collate.picture_forms(schedule, needs_image)
+    functions = _find_functions(config, schedule, collate)
+    pictures = _build_pictures(config, schedule, collate, functions)
     decoder = config.decoder
     if decoder == "auto" and _needs_native(schedule, functions):
         decoder = "native"
@@ -125,19 +114,55 @@ def build_decoding(
         config.prefetch,
     )
     first_form = schedule.first.form
-    made = Made(schedule.largest_sizes, schedule.pixels.channels, first_form.dtype)
+    channels = schedule.pixels.channels
+    outputs = OutputImages(schedule.largest_sizes, channels, first_form.dtype)
     backend, device_id = choose_decoder(
-        decoder, config.device, config.ranks, datasets, resources, decodes, made
+        decoder,
+        config.device,
+        config.ranks,
+        config.datasets,
+        resources,
+        bool(pictures),
+        outputs,
     )
     dali_decodes = bool(pictures) and functions is None and backend != "native"
     if dali_decodes and device_id is not None:
-        dali_share = 1 - resources.cpu_share if backend == "both" else 1.0
-        batch_size = config.batch_size
-        prefetch = resources.prefetch
-        check_whole_images(datasets, batch_size, prefetch, device_id, dali_share, made)
-    # last: a GPU that is too small is reported before a torch that cannot use it
+        check_whole_images(
+            config.datasets,
+            config.batch_size,
+            resources.prefetch,
+            device_id,
+            share=1 - resources.cpu_share if backend == "both" else 1.0,
+            outputs=outputs,
+        )
+    # Last: a GPU that is too small is reported before a torch that cannot use it.
     arrays = make_arrays(config.output, device_id, first_form)
     return Decoding(pictures, functions, backend, device_id, resources, arrays)
+
+
+def _find_functions(
+    config: LoaderConfig, schedule: Schedule, collate: Collate
+) -> Functions | None:
+    names = [picture.name for picture in collate.pictures]
+    masks = collate.masks
+    further = [name for name in names if name not in masks]
+    return find_functions(schedule, masks, collate.moving, config.datasets, further)
+
+
+def _build_pictures(
+    config: LoaderConfig,
+    schedule: Schedule,
+    collate: Collate,
+    functions: Functions | None,
+) -> tuple[PictureForm, ...]:
+    """What is made of each picture, with the schedule fitted to the pixels of the data; none if nothing is decoded."""
+    moves = functions is not None and bool(collate.moving)
+    if not (collate.has_images or collate.pictures or moves):
+        return ()
+    manifest = config.datasets[0].manifest
+    schedule.fit(manifest.pixels, manifest.is_raw, (manifest.mean, manifest.std))
+    needs_image = collate.has_images or functions is not None
+    return collate.picture_forms(schedule, needs_image)
 
 
 def _needs_native(schedule: Schedule, functions: Functions | None) -> bool:

@@ -418,14 +418,14 @@ class DaliIterator:
                 start,
                 self._epochs.following(start),
             ):  # after a finished epoch, the next one is shown
-                left = n
+                missing = n
                 augments = self._built.schedule.at(position.epoch)
-                for made in pipeline.epoch(
+                for handed_out in pipeline.epoch(
                     position, self._epochs, augments, lambda: True
                 ):
-                    cells += drawing.cells(made.fields, left)
-                    left = n - len(cells) // drawing.cells_of_sample
-                    if left <= 0:
+                    cells += drawing.cells(handed_out.fields, missing)
+                    missing = n - len(cells) // drawing.cells_of_sample
+                    if missing <= 0:
                         break
                 if cells:
                     break
@@ -501,7 +501,9 @@ class DaliIterator:
         return (
             0
             if last is None
-            else self._epochs.padding(*(at.begin + at.samples for at in last))
+            else self._epochs.padding(
+                *(position.begin + position.samples for position in last)
+            )
         )
 
     @property
@@ -586,11 +588,11 @@ class DaliIterator:
             progress.is_loaded = False
             augments = self._built.schedule.at(position.epoch)
             with followed(self):
-                for made in self._pipeline.epoch(
+                for handed_out in self._pipeline.epoch(
                     position, self._epochs, augments, lambda: not over.is_set
                 ):
-                    batch = [(made.fields, made.position)]
-                    del made
+                    batch = [(handed_out.fields, handed_out.position)]
+                    del handed_out
                     yield batch.pop()  # not from a variable: a suspended generator would keep the batch alive
                     self._check_usable()
                     check_current(not over.is_set)

@@ -105,8 +105,8 @@ class CorruptSamples:
             self._in_epoch += 1
             place = corrupt.dataset, corrupt.index
             if place in self._listed or len(self._listed) < _MOST_LISTED:
-                known = self._listed.get(place, replace(corrupt, times=0))
-                self._listed[place] = replace(known, times=known.times + 1)
+                listed = self._listed.get(place, replace(corrupt, times=0))
+                self._listed[place] = replace(listed, times=listed.times + 1)
             if self._in_epoch > self._most:
                 raise DecodeError(
                     f"epoch {epoch}: {counted(self._in_epoch, 'corrupt sample')} of this rank's "
@@ -124,16 +124,16 @@ class CorruptSamples:
         row, fault = next(iter(error.faults.items()))
         corrupt = self._identify(error.batch, row, fault, 0)
         field = self._field(error.batch, row, fault)
-        what = "sample"
+        subject = "sample"
         if field.kind not in ("image", "raw"):
-            what = f"the {field.kind} {field.name!r} of sample"
+            subject = f"the {field.kind} {field.name!r} of sample"
         others = (
             f" (one of {len(error.faults)} in its batch)"
             if len(error.faults) > 1
             else ""
         )
         return DecodeError(
-            f"{corrupt.shard}: {what} {corrupt.key!r} does not decode (byte {corrupt.offset:,}): "
+            f"{corrupt.shard}: {subject} {corrupt.key!r} does not decode (byte {corrupt.offset:,}): "
             f"{corrupt.reason}{others}. Pack it again: `python -m gpuload pack` rejects and lists undecodable images; "
             "or use on_corrupt='skip'"
         )
@@ -257,9 +257,9 @@ class Pipeline:
                     handled = next(decoding, None)
                 if handled is None:
                     break
-                made = [self._finish(handled, start, asked, is_current)]
+                handover = [self._finish(handled, start, asked, is_current)]
                 del handled
-                yield made.pop()  # not from a variable: a suspended generator would keep the batch alive
+                yield handover.pop()  # not from a variable: a suspended generator would keep the batch alive
                 asked = self.meter.ask()
             check_current(is_current())  # a decoder that was closed ends
             self.reader.check(look=True)
@@ -304,9 +304,11 @@ class Pipeline:
             self.meter.bad_samples += len(handled.faults)
         with annotate("hand over"):
             fields = self._make_fields(batch, decoded, broken=tuple(handled.faults))
-        at = start._replace(samples=batch.stop - start.begin)
-        self.meter.hand_over(batch, decoded, asked, ready, (at.epoch, at.samples))
-        return TrainingBatch(fields, at)
+        position = start._replace(samples=batch.stop - start.begin)
+        self.meter.hand_over(
+            batch, decoded, asked, ready, (position.epoch, position.samples)
+        )
+        return TrainingBatch(fields, position)
 
 
 @contextmanager

@@ -44,8 +44,8 @@ class Share(NamedTuple):
 
     def before(self, position: int) -> int:
         """How many positions of the stream before this one are in these lanes."""
-        whole, rest = divmod(position, self.lanes)
-        return whole * (self.stop - self.first) + min(
+        rounds, rest = divmod(position, self.lanes)
+        return rounds * (self.stop - self.first) + min(
             max(rest - self.first, 0), self.stop - self.first
         )
 
@@ -201,12 +201,12 @@ class EpochOrder:
         filled = np.flatnonzero(
             sizes
         )  # a subset can leave shards empty; windows would hold fewer samples
-        whole = Segments(filled, (np.cumsum(sizes) - sizes)[filled], sizes[filled])
+        segments = Segments(filled, (np.cumsum(sizes) - sizes)[filled], sizes[filled])
         # What lies in a lane is the same in all passes.
         self._sequence = (
-            whole
+            segments
             if lanes == 1
-            else whole.take(permutation(make_key(seed, SHARDS), len(filled)))
+            else segments.take(permutation(make_key(seed, SHARDS), len(filled)))
         )
         self._samples = int(sizes.sum())
         self._served: dict[Share, EpochOrder] = {}
@@ -218,8 +218,8 @@ class EpochOrder:
     def __getitem__(self, positions: slice) -> I64:
         """int64: the samples at positions start..stop-1 of the epoch."""
         start, stop, _ = positions.indices(len(self))
-        found = self._gather(start, stop, 0)
-        return found if self._numbers is None else self._numbers[found]
+        numbers = self._gather(start, stop, 0)
+        return numbers if self._numbers is None else self._numbers[numbers]
 
     def serving(self, share: Share) -> "EpochOrder":
         """The samples of some lanes alone, in the order in which they come here."""
@@ -349,10 +349,10 @@ def _in_turn(lanes: Sequence[Windows], entered: Sequence[int] | I64) -> I64:
         ),
         strict=True,
     )
-    found: I64 = np.concatenate(shards)[
+    needed: I64 = np.concatenate(shards)[
         np.argsort(np.concatenate(starts), kind="stable")
     ]
-    return found
+    return needed
 
 
 # Windows and batches that are measured: enough for a mean that is exact to two digits, and fast on any data set.
@@ -404,7 +404,8 @@ def measure_mixing(
             dataset.shard_sizes, seed=0, epoch=0, window=len(dataset.shard_sizes)
         )
         classes, expected = (
-            _count_classes(dataset.labels, one, batch_size) for one in (order, full)
+            _count_classes(dataset.labels, compared, batch_size)
+            for compared in (order, full)
         )
     return Mixing(window, batch_size, float(np.mean(distances)), classes, expected)
 

@@ -245,8 +245,8 @@ class RepeatedOrder(EpochOrder):
         if start >= stop:
             return np.empty(0, np.int64)
         which = self._places(start, stop) // self._times
-        found: I64 = self._once[int(which[0]) : int(which[-1]) + 1][which - which[0]]
-        return found
+        samples: I64 = self._once[int(which[0]) : int(which[-1]) + 1][which - which[0]]
+        return samples
 
     def serving(self, share: Share) -> "RepeatedOrder":
         """As `EpochOrder.serving`."""
@@ -273,43 +273,43 @@ def find_samplings(
     """
     if sampled is None:
         return None
-    given = type(sampled).__name__
+    name = type(sampled).__name__
     if not shuffle:
         raise ArgumentError(
-            f"DaliIterator(sampling={given}, shuffle=False): samples are drawn at random. Use True"
+            f"DaliIterator(sampling={name}, shuffle=False): samples are drawn at random. Use True"
         )
     if len(datasets) > 1 and (
         isinstance(sampled, Repeated) or sampled.num_samples is not None
     ):
         raise ArgumentError(
-            f"{given}: is for a single data set, found a mixture of {len(datasets)}. Use Balance or Weights without "
+            f"{name}: is for a single data set, found a mixture of {len(datasets)}. Use Balance or Weights without "
             "num_samples, and steps_per_epoch for the length of an epoch"
         )
     if isinstance(sampled, Repeated):
         return (Sampling(sampled.times * len(datasets[0]), times=sampled.times),)
     make = _balanced if isinstance(sampled, Balance) else _weighted
-    found = []
+    samplings = []
     for dataset, values in zip(datasets, _values(datasets, sampled), strict=True):
         draws = sampled.num_samples or len(dataset)
         if draws > MOST_DRAWS:
             raise ArgumentError(
-                f"{given}: {draws:,} draws in a pass, expected at most {MOST_DRAWS:,}"
+                f"{name}: {draws:,} draws in a pass, expected at most {MOST_DRAWS:,}"
             )
-        found.append(
-            make(f"{given}: {dataset.folder}", values, draws, sampled.replacement)
+        samplings.append(
+            make(f"{name}: {dataset.folder}", values, draws, sampled.replacement)
         )
-    return tuple(found)
+    return tuple(samplings)
 
 
 def _balanced(
     subject: str, values: npt.NDArray[Any], draws: int, replacement: bool
 ) -> Sampling:
-    found, inverse, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    most = len(found) * int(sizes.min())
+    classes, inverse, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    most = len(classes) * int(sizes.min())
     if not replacement and draws > most:
         raise ArgumentError(
-            f"{subject} has {len(found)} classes, the smallest of {sizes.min():,} samples. Use num_samples of at most "
-            f"{most:,}, or replacement=True"
+            f"{subject} has {len(classes)} classes, the smallest of {sizes.min():,} samples. Use num_samples of at "
+            f"most {most:,}, or replacement=True"
         )
     return Sampling(draws, groups=inverse.astype(np.int32), replacement=replacement)
 
@@ -338,11 +338,11 @@ def _values(
     datasets: tuple[Dataset, ...], sampled: Balance | Weights
 ) -> list[npt.NDArray[Any]]:
     """For each data set (len,): the classes or weights of its samples."""
-    given = sampled.field if isinstance(sampled, Balance) else sampled.weights
-    if isinstance(given, str):
-        return [_column(dataset, sampled, given) for dataset in datasets]
+    numbers = sampled.field if isinstance(sampled, Balance) else sampled.weights
+    if isinstance(numbers, str):
+        return [_column(dataset, sampled, numbers) for dataset in datasets]
     try:
-        values = np.asarray(given)
+        values = np.asarray(numbers)
     except Exception:  # lists of unequal length, tensors on a GPU
         values = np.empty(0, object)
     total = sum(map(len, datasets))
@@ -386,7 +386,7 @@ def _column(
             f"{subject} has {len(missing):,} samples without one, the first is sample {missing[0]}. Leave them out: "
             "dataset.filter(pyarrow.compute.is_valid(pyarrow.compute.field(...)))"
         )
-    found: npt.NDArray[Any] = (
+    chosen: npt.NDArray[Any] = (
         values.fill_null(0) if values.null_count else values
     ).to_numpy()[stored]
-    return found
+    return chosen

@@ -208,5 +208,5 @@ def _in_host_memory(array: Any) -> Any:
         if hasattr(array, move):
             array = getattr(array, move)()
             break
-    found = np.asarray(array)
-    return found if found.flags.writeable else np.from_dlpack(array)
+    in_host = np.asarray(array)
+    return in_host if in_host.flags.writeable else np.from_dlpack(array)

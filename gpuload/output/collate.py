@@ -36,6 +36,7 @@ from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
 from gpuload.read.shards import check_first_rows
 from gpuload.transforms.warps import affine_of
+from gpuload.types import HeightWidth
 
 CORRUPT = "corrupt"  # the field that on_corrupt="mark" adds
 
@@ -102,55 +103,41 @@ class Collate:
         marks: bool = False,
         alone: Mapping[str, Augment] | None = None,
     ) -> None:
+        for dataset in datasets:
+            check_first_rows(dataset)
         self._transforms = tuple(transforms)
         self._datasets = datasets
         self.mixes = True
-        self.has_mixers = any(isinstance(one, Mixer) for one in self._transforms)
-        self._added = added = {
-            name for transform in transforms for name in getattr(transform, "adds", ())
-        }
-        names = [field if isinstance(field, str) else field.name for field in fields]
-        for dataset in datasets:
-            check_first_rows(dataset)
-        made = added - {name for dataset in datasets for name in dataset.fields}
-        bound = [
-            bind_field(field, datasets)
-            for field, name in zip(fields, names, strict=True)
-            if name not in made
-        ]
+        self.has_mixers = any(
+            isinstance(transform, Mixer) for transform in self._transforms
+        )
+        self._added = _names_added(transforms)
+        bound = _bind(fields, datasets, self._added)
         self._bound = [field for field in bound if not isinstance(field, PixelField)]
         self.moving = [field for field in self._bound if isinstance(field, MovingField)]
         pixels = [field for field in bound if isinstance(field, PixelField)]
-        self.image = datasets[0].manifest.image.name
-        self.has_images = any(field.kind == "image" for field in pixels)
         self._pixel_fields = {field.name: field for field in pixels}
+        self.image = datasets[0].manifest.image.name
+        kinds = {field.name: field.kind for field in pixels}
+        self.has_images = "image" in kinds.values()
+        self.masks = tuple(name for name, kind in kinds.items() if kind == "mask")
         self.pictures = moved_pictures(
             self.image, pixels, alone or {}, len(schedule.forms)
         )
-        self.masks = tuple(field.name for field in pixels if field.kind == "mask")
-        self.columns = tuple(
-            {
-                column: None
-                for field in self._bound
-                for column in field.columns
-                if column not in _NOT_IN_INDEX
-            }
-        )
-        self.members = tuple(
-            {member: None for field in self._bound for member in field.members}
-        )
+        self.columns = _index_columns(self._bound)
+        self.members = _shard_members(self._bound)
         self._is_single = schedule.is_single
         self._lists = [form.sizes == "list" for form in schedule.forms]
-        self._num_classes = (
-            None if datasets[0].classes is None else len(datasets[0].classes)
-        )
+        classes = datasets[0].classes
+        self._num_classes = None if classes is None else len(classes)
         self._asked = tuple(field.name for field in bound)
         self._marks = marks
         self._keys = keys
-        self._names = (*names, *sorted(added - set(names)))
+        self._names = _names_of(fields, self._added)
         self.handed_out = (*self._names, CORRUPT) if marks else self._names
-        given = keys or ()
-        self.keys = (*given, *self.handed_out[len(given) :])
+        self.keys = self.handed_out
+        if keys is not None:
+            self.keys = (*keys, *self.handed_out[len(keys) :])
         self._check(schedule)
 
     def picture_forms(
@@ -176,24 +163,16 @@ class Collate:
             assert field.field is not None
             is_mask = field.kind == "mask"
             pixels = GRAY if is_mask else Pixels.of_field(field.field)
-            made = picture.forms(forms)
-            forms[name] = made
+            picture_forms = picture.forms(forms)
+            forms[name] = picture_forms
             stored = find_stored(self._datasets, name, pixels, is_mask=is_mask)
-            decoded.append(PictureForm(name, made, stored, field.values))
+            decoded.append(PictureForm(name, picture_forms, stored, field.values))
         return tuple(decoded)
 
     def _check(self, schedule: Schedule) -> None:
         """Raises ArgumentError where the fields, the views and the batch transforms do not fit together."""
-        for names in (self.handed_out, self.keys):
-            if len(set(names)) < len(names):
-                marks = (
-                    f", one of which on_corrupt='mark' adds as {CORRUPT!r}"
-                    if self._marks
-                    else ""
-                )
-                raise ArgumentError(
-                    f"fields={names!r}: two have the same name{marks}. Rename one or leave it out"
-                )
+        self._check_names(self.handed_out)
+        self._check_names(self.keys)
         # Padding that repeats parts of the image repeats them without their boxes and keypoints.
         modes = {form.padding_mode for form in schedule.forms} - {"constant"}
         if modes and self.moving:
@@ -201,9 +180,8 @@ class Collate:
                 f"fields: {self.moving[0].name!r} are not defined with RandomCrop(padding_mode={modes.pop()!r}), whose "
                 "padding shows parts of the image again. Use padding_mode='constant'"
             )
-        if schedule.buckets is None and any(
-            isinstance(f, Computed) and f.name == "bucket" for f in self._bound
-        ):
+        computed = [field.name for field in self._bound if isinstance(field, Computed)]
+        if schedule.buckets is None and "bucket" in computed:
             raise ArgumentError(
                 "fields: 'bucket' is the number of a batch's bucket, and there are none. Give size=Buckets(...)"
             )
@@ -223,6 +201,16 @@ class Collate:
             )
             check_transforms(self._transforms, form)
 
+    def _check_names(self, names: tuple[str, ...]) -> None:
+        if len(set(names)) == len(names):
+            return
+        marks = ""
+        if self._marks:
+            marks = f", one of which on_corrupt='mark' adds as {CORRUPT!r}"
+        raise ArgumentError(
+            f"fields={names!r}: two have the same name{marks}. Rename one or leave it out"
+        )
+
     def __call__(
         self, batch: Batch, decoded: Decoded, arrays: Arrays, broken: Sequence[int] = ()
     ) -> Any:
@@ -230,19 +218,7 @@ class Collate:
 
         broken: rows of samples that do not decode; if they are marked, their pixels become zeros.
         """
-        values = dict(batch.prepared)
-        if any(decoded.changed):
-            each = [
-                _rows(batch, number, changed, moves=True)
-                for number, changed in enumerate(decoded.changed)
-            ]
-            for field in self._bound:
-                if any(
-                    set(field.columns) & set(moved.columns) for moved in self.moving
-                ):
-                    values[field.name] = self._views(
-                        [field.values(view) for view in each]
-                    )
+        values = self._values(batch, decoded)
         make = arrays.staging() if self._transforms else arrays
         with arrays.stream() if self._transforms else nullcontext():
             fields = {
@@ -253,35 +229,49 @@ class Collate:
                     self._array(make, pixels, array) for array in decoded.pictures[name]
                 ]
                 fields[name] = self._pixels(batch, name, views)
-            if self._marks and broken:
-                for name, pixels in self._pixel_fields.items():
+                if self._marks and broken:
                     _clear(fields[name], list(broken), missing_value(pixels))
             if self._transforms:
-                fields = {
-                    name: fields[name] for name in self._asked
-                }  # in the requested order
-                apply_transforms(
-                    self._transforms,
-                    FieldBatch(fields, self._num_classes, batch.draws, self.mixes),
-                )
-                if removed := [name for name in self._names if name not in fields]:
-                    raise ArgumentError(
-                        f"batch_transforms: removed the field {removed[0]!r}, which was requested"
-                    )
-                fields = {
-                    name: self._adopt(name, fields[name], arrays)
-                    for name in self._names
-                }
+                fields = self._transform(batch, fields, arrays)
         if self._marks:
             marks = np.zeros(len(batch), np.bool_)
             marks[list(broken)] = True
             fields[CORRUPT] = arrays.from_host(marks)
-        made = tuple(fields[name] for name in self.handed_out)
-        return (
-            make_batch(self.handed_out, made)
-            if self._keys is None
-            else dict(zip(self.keys, made, strict=True))
-        )
+        in_order = tuple(fields[name] for name in self.handed_out)
+        if self._keys is None:
+            return make_batch(self.handed_out, in_order)
+        return dict(zip(self.keys, in_order, strict=True))
+
+    def _values(self, batch: Batch, decoded: Decoded) -> dict[str, Any]:
+        """The fields besides the pixels: as they were prepared, or where functions of samples moved them, anew."""
+        values = dict(batch.prepared)
+        if not any(decoded.changed):
+            return values
+        views = [
+            _rows(batch, number, changed, moves=True)
+            for number, changed in enumerate(decoded.changed)
+        ]
+        moved_columns = {column for moved in self.moving for column in moved.columns}
+        for field in self._bound:
+            if not moved_columns.isdisjoint(field.columns):
+                values[field.name] = self._views([field.values(view) for view in views])
+        return values
+
+    def _transform(
+        self, batch: Batch, fields: Mapping[str, Any], arrays: Arrays
+    ) -> dict[str, Any]:
+        """The fields after the batch transforms, with those that these add."""
+        requested = {name: fields[name] for name in self._asked}
+        field_batch = FieldBatch(requested, self._num_classes, batch.draws, self.mixes)
+        apply_transforms(self._transforms, field_batch)
+        for name in self._names:
+            if name not in requested:
+                raise ArgumentError(
+                    f"batch_transforms: removed the field {name!r}, which was requested"
+                )
+        return {
+            name: self._adopt(name, requested[name], arrays) for name in self._names
+        }
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch with its fields besides the pixels, which are computed where it is read.
@@ -324,19 +314,18 @@ class Collate:
             if view.crops.sizes is None:
                 continue
             height, width = view.size
-            arrays[number] = arrays[number][
-                ..., :height, :width
-            ]  # smaller if the largest was replaced
+            # Smaller if the largest was replaced.
+            arrays[number] = arrays[number][..., :height, :width]
             if is_list:
-                sizes = enumerate(map(view.own_size, range(len(batch))))
+                padded = arrays[number]
                 arrays[number] = [
-                    arrays[number][row][..., :height, :width]
-                    for row, (height, width) in sizes
+                    _top_left(padded[row], view.own_size(row))
+                    for row in range(len(batch))
                 ]
         return self._views(arrays)
 
-    def _views(self, made: list[Any]) -> Any:
-        return made[0] if self._is_single else tuple(made)
+    def _views(self, values: list[Any]) -> Any:
+        return values[0] if self._is_single else tuple(values)
 
     def _adopt(self, name: str, value: Any, arrays: Arrays) -> Any:
         """Images, and added fields of that shape, get the batch's dtype; other fields do not change."""
@@ -347,6 +336,47 @@ class Collate:
             else field.kind != "mask" and field.values is None
         )
         return _each(lambda array: arrays.adopt(array, is_image=is_image), value)
+
+
+def _names_added(transforms: Iterable[BatchTransform]) -> set[str]:
+    """The names of the fields that batch transforms add."""
+    return {name for transform in transforms for name in getattr(transform, "adds", ())}
+
+
+def _name_of(field: str | FieldSpec) -> str:
+    return field if isinstance(field, str) else field.name
+
+
+def _names_of(fields: Sequence[str | FieldSpec], added: set[str]) -> tuple[str, ...]:
+    """The names of the requested fields, then those of added ones."""
+    names = tuple(map(_name_of, fields))
+    return (*names, *sorted(added - set(names)))
+
+
+def _bind(
+    fields: Sequence[str | FieldSpec], datasets: Sequence[Dataset], added: set[str]
+) -> list[Any]:
+    """The requested fields as batches have them, without those that transforms alone make."""
+    stored = {name for dataset in datasets for name in dataset.fields}
+    only_added = added - stored
+    return [
+        bind_field(field, datasets)
+        for field in fields
+        if _name_of(field) not in only_added
+    ]
+
+
+def _index_columns(fields: Iterable[Any]) -> tuple[str, ...]:
+    """The columns of the index that fields need, each once."""
+    columns = [column for field in fields for column in field.columns]
+    return tuple(
+        dict.fromkeys(column for column in columns if column not in _NOT_IN_INDEX)
+    )
+
+
+def _shard_members(fields: Iterable[Any]) -> tuple[str, ...]:
+    """The members of shards that fields need, each once."""
+    return tuple(dict.fromkeys(member for field in fields for member in field.members))
 
 
 def missing_value(field: PixelField) -> float:
@@ -467,6 +497,12 @@ def _rows(
     )
 
 
+def _top_left(image: Any, size: HeightWidth) -> Any:
+    """The part of this (height, width) of an image (C, height, width), or of a mask."""
+    height, width = size
+    return image[..., :height, :width]
+
+
 def _clear(pixels: Any, rows: list[int], level: float) -> None:
     """Sets these rows of an array, or of one for each view, to a level."""
     for array in pixels if isinstance(pixels, tuple) else (pixels,):
@@ -480,9 +516,9 @@ def _clear(pixels: Any, rows: list[int], level: float) -> None:
 def _each(make: Callable[[Any], Any], value: Any) -> Any:
     """The same container with `make` applied to each array; lists of text and numbers do not change."""
 
-    def made(leaf: Any) -> Any:
+    def made_of(leaf: Any) -> Any:
         if isinstance(leaf, Each):
-            return Each(_each(make, one) for one in leaf)
+            return Each(_each(make, part) for part in leaf)
         return leaf if isinstance(leaf, list | int) else make(leaf)
 
-    return map_tree(made, value)
+    return map_tree(made_of, value)

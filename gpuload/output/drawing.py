@@ -55,26 +55,29 @@ class BatchDrawing:
     def cells(self, batch: Any, count: int) -> list[Cell]:
         """The first samples of a batch, a named tuple or a dict of its fields; with several views, one cell for each
         view."""
-        batch = batch if isinstance(batch, Mapping) else batch._asdict()
-        images = _views_of(batch[self._image])
-        number = min(count, len(images[0]))
-        kept = map_tree(_as_numpy, take(dict(batch), slice(number)))
-        views = _views_of(kept[self._image])
+        fields = batch if isinstance(batch, Mapping) else batch._asdict()
+        samples = min(count, len(_views_of(fields[self._image])[0]))
+        drawn = map_tree(_as_numpy, take(dict(fields), slice(samples)))
+        views = self._levels(drawn)
+        cells = []
+        for row in range(samples):
+            caption = self._caption(drawn, row)
+            for view, levels in enumerate(views):
+                picture = self._draw(Image.fromarray(levels[row]), drawn, row, view)
+                prefix = f"view {view}{_SEPARATOR}" if len(views) > 1 else ""
+                cells.append(Cell(picture, prefix + caption))
+                cells += self._further(drawn, row, view)
+        return cells
+
+    def _levels(self, batch: Mapping[str, Any]) -> list[Any]:
+        """As `undo_normalize`, of each view of the image."""
         stored = self._fields.get(self._image)
-        floats = stored is not None and stored.dtype == "<f4"
-        pixels = [
-            undo_normalize(images, form, floats)
+        are_floats = stored is not None and stored.dtype == "<f4"
+        views = _views_of(batch[self._image])
+        return [
+            undo_normalize(images, form, are_floats)
             for images, form in zip(views, self._forms, strict=True)
         ]
-        cells = []
-        for row in range(number):
-            caption = self._caption(kept, row)
-            for view, levels in enumerate(pixels):
-                picture = self._draw(Image.fromarray(levels[row]), kept, row, view)
-                many = f"view {view}{_SEPARATOR}" if len(pixels) > 1 else ""
-                cells.append(Cell(picture, many + caption))
-                cells += self._further(kept, row, view)
-        return cells
 
     def _further(self, batch: Mapping[str, Any], row: int, view: int) -> list[Cell]:
         """The further pictures of a sample, each stretched from its smallest value to its largest."""
@@ -106,17 +109,17 @@ class BatchDrawing:
             return "does not decode"
         texts = []
         for name, value in batch.items():
-            if (field := self._fields.get(name)) is not None and not kind_of(
-                field
-            ).stays_in_shard:
-                kind = kind_of(field)
-                one = _of_view(value, 0)
-                if isinstance(one, tuple | dict):  # padded, or tokens
-                    continue
-                classes = kind.class_names(field, self._classes)
-                texts.append(
-                    kind.caption(field, self._specs.get(name), one[row], classes)
-                )
+            field = self._fields.get(name)
+            if field is None or kind_of(field).stays_in_shard:
+                continue
+            first_view = _of_view(value, 0)
+            if isinstance(first_view, tuple | dict):  # padded, or tokens
+                continue
+            kind = kind_of(field)
+            classes = kind.class_names(field, self._classes)
+            texts.append(
+                kind.caption(field, self._specs.get(name), first_view[row], classes)
+            )
         return _SEPARATOR.join(text for text in texts if text)
 
 
@@ -153,7 +156,9 @@ def _as_numpy(value: Any) -> Any:
     """Converts torch, CuPy and NumPy arrays, also in lists; torch's bfloat16, which NumPy lacks, becomes float32."""
     if isinstance(value, list):
         return [
-            map_tree(lambda one: _as_numpy(one) if hasattr(one, "shape") else one, row)
+            map_tree(
+                lambda leaf: _as_numpy(leaf) if hasattr(leaf, "shape") else leaf, row
+            )
             for row in value
         ]
     if isinstance(value, np.ndarray):

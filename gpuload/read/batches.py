@@ -27,6 +27,7 @@ from gpuload.order.stream import (
     Epochs,
     Members,
     Part,
+    PassSlice,
     Stream,
     before,
 )
@@ -41,8 +42,22 @@ _READ_AT_ONCE = 1024
 
 Prepare = Callable[[Batch], Batch]
 
-# Samples with their views, data sets and keys, as in a `Batch`.
-_Drawn = tuple[EncodedBatch, dict[str, tuple[View, ...]], I64, U64]
+
+class _DrawnSamples(NamedTuple):
+    """Samples with their views, data sets and keys, as in a `Batch`."""
+
+    encoded: EncodedBatch
+    views: dict[str, tuple[View, ...]]
+    sources: I64
+    keys: U64
+
+
+class _Pass(NamedTuple):
+    """What decides the draws of samples: the number of their data set, and the seed and the epoch of the pass."""
+
+    source: int
+    seed: int
+    epoch: int
 
 
 class Wanted(NamedTuple):
@@ -106,30 +121,32 @@ class BatchReader:
     ) -> Iterator[Batch]:
         """Starts a loop and reads some parts at a time, as `read`."""
         self.begin()
-        some: list[Part] = []
+        pending: list[Part] = []
         samples = 0
         enough = 1 if self._is_remote else _READ_AT_ONCE
         for part in parts:
             # Without waiting for the shards of later ones.
             adjoins = (
-                bool(some)
-                and part.first == some[-1].last
-                and part.share == some[-1].share
+                bool(pending)
+                and part.first == pending[-1].last
+                and part.share == pending[-1].share
             )
-            if some and not (
+            if pending and not (
                 adjoins and (not self._is_remote or self._is_downloaded(part))
             ):
-                yield from self.read(some, augments)
-                some = []
+                yield from self.read(pending, augments)
+                pending = []
                 samples = 0
-            some.append(part)
+            pending.append(part)
             samples += part.samples
             if samples >= enough:
-                yield from self.read(some, augments)
+                yield from self.read(pending, augments)
                 # The first batch of a set at a URL does not wait for the shards of later ones.
-                some, samples, enough = [], 0, min(2 * samples, _READ_AT_ONCE)
-        if some:
-            yield from self.read(some, augments)
+                enough = min(2 * samples, _READ_AT_ONCE)
+                pending = []
+                samples = 0
+        if pending:
+            yield from self.read(pending, augments)
 
     def begin(self) -> bool:
         """Starts a loop. Returns whether the samples of an earlier one may be used."""
@@ -146,10 +163,10 @@ class BatchReader:
         begun = time.perf_counter()
         waited_s = self.download_s()
         batches = deque(self._read(parts, augments))
-        each_s = (time.perf_counter() - begun) / len(batches)
+        read_s = (time.perf_counter() - begun) / len(batches)
         download_s = (self.download_s() - waited_s) / len(batches)
         while batches:  # no variable keeps a batch while the next one is read
-            begun = time.perf_counter() - each_s
+            begun = time.perf_counter() - read_s
             prepared = [self._prepare(batches.popleft())]
             yield replace(
                 prepared.pop(),
@@ -161,82 +178,70 @@ class BatchReader:
         """Whether a part can be read without waiting for a download."""
         slices = self._stream.slices(part.first, part.last, part.share)
         return all(
-            self._readers[one.source].is_here(one.order, one.start, one.stop)
-            for one in slices
+            self._readers[run.source].is_here(run.order, run.start, run.stop)
+            for run in slices
         )
 
     def _read(
         self, parts: Sequence[Part], augments: Sequence[Augment]
     ) -> Iterator[Batch]:
         slices = self._stream.slices(parts[0].first, parts[-1].last, parts[0].share)
-        drawn = []
-        for one in slices:
-            encoded = self._readers[one.source].read(one.order, one.start, one.stop)
-            repeats = one.order.repeats(one.start, one.stop)
-            tiles = self._datasets[one.source].tiling
-            within = None
-            if tiles is not None:
-                within = tiles.within(
-                    one.order[one.start : one.stop], encoded.image.sizes
-                )
-            drawn.append(
-                self._draw(
-                    encoded,
-                    augments,
-                    (one.source, one.seed, one.epoch),
-                    repeats,
-                    within,
-                )
-            )
-        # Usually there is one slice, and nothing is copied.
-        merged = (
-            drawn[0] if len(drawn) == 1 else merge(drawn, [one.rows for one in slices])
-        )
-        begin = end = 0
+        drawn = [self._read_slice(run, augments) for run in slices]
+        merged = _merge_passes(drawn, [run.rows for run in slices])
+        if len(parts) == 1:
+            yield self._make(merged, parts[0].stop)
+            return
+        begin = 0
         for part in parts:
+            end = begin + part.samples
+            yield self._make(take(merged, slice(begin, end)), part.stop)
             begin = end
-            end = end + part.samples
-            yield self._make(
-                take(merged, slice(begin, end)) if len(parts) > 1 else merged, part.stop
-            )
+
+    def _read_slice(self, run: PassSlice, augments: Sequence[Augment]) -> _DrawnSamples:
+        encoded = self._readers[run.source].read(run.order, run.start, run.stop)
+        repeats = run.order.repeats(run.start, run.stop)
+        tiles = self._datasets[run.source].tiling
+        within = None
+        if tiles is not None:
+            samples = run.order[run.start : run.stop]
+            within = tiles.within(samples, encoded.image.sizes)
+        drawn_by = _Pass(run.source, run.seed, run.epoch)
+        return self._draw(encoded, augments, drawn_by, repeats, within)
 
     def _draw(
         self,
         encoded: EncodedBatch,
         augments: Sequence[Augment],
-        of: tuple[int, int, int],
+        drawn_by: _Pass,
         repeats: I64 | None,
         within: tuple[I64, I64, I64] | None = None,
-    ) -> _Drawn:
-        """Samples of one pass with their draws: views, data sets and keys, as in a `Batch`.
+    ) -> _DrawnSamples:
+        """Samples of one pass with their draws.
 
-        of: the number of the data set; the seed and the epoch of the pass. repeats: as `EpochOrder.repeats`. within:
-        the result of `Tiles.within` if the samples are tiles.
+        repeats: as `EpochOrder.repeats`. within: the result of `Tiles.within` if the samples are tiles.
         """
-        source, seed, epoch = of
-        image = encoded.image
-        sizes = image.sizes
         if self._checks_sizes:
-            refuse_large(self._datasets[source], encoded.samples, sizes)
-        heights = image.heights
-        widths = image.widths
+            dataset = self._datasets[drawn_by.source]
+            refuse_large(dataset, encoded.samples, encoded.image.sizes)
         if within is not None:
-            heights, widths = within[2].astype(np.int32).T
-            repeats = within[0] if repeats is None else within[0] + (repeats << 32)
-        views = tuple(
-            augment.draw(seed, epoch, encoded.samples, widths, heights, number, repeats)
-            for number, augment in enumerate(augments)
-        )
-        if within is not None:
-            views = tuple(view.moved(within[1]) for view in views)
-        name = next(iter(encoded.pictures))
+            tiles = within[0]
+            repeats = tiles if repeats is None else tiles + (repeats << 32)
+        views = _draw_views(encoded, augments, drawn_by, repeats, within)
         drawn = DrawnBatch(
-            seed, epoch, encoded.samples, repeats, augments, {name: views}, {}
+            drawn_by.seed,
+            drawn_by.epoch,
+            encoded.samples,
+            repeats,
+            augments,
+            views={next(iter(encoded.pictures)): views},
+            sizes={},
         )
-        encoded, moved = self._moved(encoded, drawn)
+        encoded, all_views = self._moved(encoded, drawn)
         keys = np.empty(len(encoded), np.uint64)
-        keys[:] = each_key(make_key(seed, epoch, BATCH), repeats)
-        return encoded, moved, np.full(len(encoded), source), keys
+        batch_key = make_key(drawn_by.seed, drawn_by.epoch, BATCH)
+        keys[:] = each_key(batch_key, repeats)
+        sources = np.full(len(encoded), drawn_by.source)
+        return _DrawnSamples(encoded, all_views, sources, keys)
 
     def _moved(
         self, encoded: EncodedBatch, drawn: DrawnBatch
@@ -253,21 +258,14 @@ class BatchReader:
                 mirror = views[picture.swapped_with][0].crops.mirror
                 encoded = swapped(encoded, picture.name, picture.swapped_with, mirror)
             sizes = {name: stored.sizes for name, stored in encoded.pictures.items()}
-            own = drawn._replace(views=views, sizes=sizes)
-            views[picture.name] = picture.move(own)
+            drawn_so_far = drawn._replace(views=views, sizes=sizes)
+            views[picture.name] = picture.move(drawn_so_far)
         return encoded, views
 
-    def _make(self, drawn: _Drawn, stop: int, bucket: int | None = None) -> Batch:
-        encoded, views, sources, keys = drawn
-        return Batch(
-            encoded,
-            views,
-            sources,
-            keys,
-            stop,
-            bucket=bucket,
-            image_bytes=encoded.bytes,
-        )
+    def _make(
+        self, drawn: _DrawnSamples, stop: int, bucket: int | None = None
+    ) -> Batch:
+        return Batch(*drawn, stop, bucket=bucket, image_bytes=drawn.encoded.bytes)
 
     def disk_s(self) -> float:
         """Total busy time of the read-ahead threads so far, in seconds."""
@@ -291,6 +289,41 @@ class BatchReader:
         """Stops the reading threads and releases the shards; batches already returned stay valid."""
         for reader in self._readers:
             reader.close()
+
+
+def _merge_passes(drawn: Sequence[_DrawnSamples], rows: Sequence[I64]) -> _DrawnSamples:
+    """Joins samples of several passes; those of each go to its rows. Usually there is one, and nothing is copied."""
+    return drawn[0] if len(drawn) == 1 else merge(drawn, rows)
+
+
+def _draw_views(
+    encoded: EncodedBatch,
+    augments: Sequence[Augment],
+    drawn_by: _Pass,
+    repeats: I64 | None,
+    within: tuple[I64, I64, I64] | None,
+) -> tuple[View, ...]:
+    """The views of the images, or of the tiles of images. The arguments are those of `BatchReader._draw`."""
+    heights = encoded.image.heights
+    widths = encoded.image.widths
+    if within is not None:
+        heights, widths = within[2].astype(np.int32).T
+    views = [
+        augment.draw(
+            drawn_by.seed,
+            drawn_by.epoch,
+            encoded.samples,
+            widths,
+            heights,
+            number,
+            repeats,
+        )
+        for number, augment in enumerate(augments)
+    ]
+    if within is not None:
+        corners = within[1]
+        views = [view.moved(corners) for view in views]
+    return tuple(views)
 
 
 def check_space(
@@ -346,20 +379,20 @@ class BucketedReader(BatchReader):
         super().__init__(datasets, make_stream, wanted, prepare)
         self._bucketed = BucketedStream(self._stream, plan, epochs)
         self._output_sizes = plan.sizes
-        self._fronts: dict[
-            int, tuple[int, int]
-        ] = {}  # of each data set, the pass and the window that is read
-        self._held: dict[
-            int, EncodedBatch
-        ] = {}  # one sample each, by its position in the stream
+        # Of each data set, the pass and the window that is read.
+        self._fronts: dict[int, tuple[int, int]] = {}
+        # One sample each, by its position in the stream.
+        self._held: dict[int, EncodedBatch] = {}
         self._position = 0
-        self._holds = self._is_first = False
+        self._holds = False
+        self._is_first = False
         self._sized: tuple[Sequence[Augment], dict[int, tuple[Augment, ...]]] = ((), {})
 
     def begin(self) -> bool:
         if not (is_usable := super().begin()):
             self._held = {}
-        self._holds = self._is_first = True
+        self._holds = True
+        self._is_first = True
         return is_usable
 
     def _is_downloaded(self, part: Part) -> bool:
@@ -371,40 +404,49 @@ class BucketedReader(BatchReader):
         return (self._read_part(part, augments) for part in parts)
 
     def _read_part(self, part: Part, augments: Sequence[Augment]) -> Batch:
-        first, last, stop, _ = part
-        batch = self._bucketed.batch_at(first if first < last else stop - 1)
-        members = batch.members[first - batch.start : last - batch.start]
-        if first < self._position:
+        has_samples = part.first < part.last
+        batch = self._bucketed.batch_at(part.first if has_samples else part.stop - 1)
+        members = batch.members[part.first - batch.start : part.last - batch.start]
+        if part.first < self._position:
             self._fronts = {}
-        self._position = first
-        if self._sized[0] is not augments:
-            self._sized = augments, {}
-        sized = self._sized[1].get(batch.bucket)
-        if sized is None:
-            size = self._output_sizes[batch.bucket]
-            sized = self._sized[1][batch.bucket] = tuple(
-                augment.for_size(size) for augment in augments
-            )
-        guides = (
-            members if len(members) else batch.members[-1:]
-        )  # even an empty part needs a window
+        self._position = part.first
+        sized = self._sized_augments(augments, batch.bucket)
+        # Even an empty part needs a window.
+        guides = members if len(members) else batch.members[-1:]
         passes = []
         rows = []
         for source in np.unique(guides["source"]).tolist():
             self._advance(source, guides[guides["source"] == source])
             of_source = np.flatnonzero(members["source"] == source)
-            for epoch in np.unique(members["epoch"][of_source]).tolist() or [0]:
-                at = of_source[members["epoch"][of_source] == epoch]
-                seed, _ = self._bucketed.stream.order(source, epoch)
-                encoded = self._gather(source, members[at])
-                repeats = members["repeat"][at].astype(np.int64)
+            epochs = members["epoch"][of_source]
+            for epoch in np.unique(epochs).tolist() or [0]:
+                of_pass = of_source[epochs == epoch]
                 passes.append(
-                    self._draw(encoded, sized, (source, seed, epoch), repeats)
+                    self._draw_members(source, epoch, members[of_pass], sized)
                 )
-                rows.append(at)
-        return self._make(
-            passes[0] if len(passes) == 1 else merge(passes, rows), stop, batch.bucket
-        )
+                rows.append(of_pass)
+        return self._make(_merge_passes(passes, rows), part.stop, batch.bucket)
+
+    def _sized_augments(
+        self, augments: Sequence[Augment], bucket: int
+    ) -> tuple[Augment, ...]:
+        """The augmentations with the output size of a bucket, which are kept until others are given."""
+        if self._sized[0] is not augments:
+            self._sized = augments, {}
+        by_bucket = self._sized[1]
+        if bucket not in by_bucket:
+            size = self._output_sizes[bucket]
+            by_bucket[bucket] = tuple(augment.for_size(size) for augment in augments)
+        return by_bucket[bucket]
+
+    def _draw_members(
+        self, source: int, epoch: int, members: Members, augments: Sequence[Augment]
+    ) -> _DrawnSamples:
+        """Samples of one pass with their draws."""
+        seed, _ = self._bucketed.stream.order(source, epoch)
+        encoded = self._gather(source, members)
+        repeats = members["repeat"].astype(np.int64)
+        return self._draw(encoded, augments, _Pass(source, seed, epoch), repeats)
 
     def _gather(self, source: int, members: Members) -> EncodedBatch:
         """Samples from the window, or else from the copies."""
@@ -419,8 +461,8 @@ class BucketedReader(BatchReader):
             self._held.pop(position)
             for position in members["position"][copied].tolist()
         ]
-        whole: EncodedBatch = merge([encoded, *copies], [here, *copied[:, None]])
-        return whole
+        merged: EncodedBatch = merge([encoded, *copies], [here, *copied[:, None]])
+        return merged
 
     def _is_here(self, source: int, members: Members) -> Bools:
         """bool (n,): whether samples are in the current window."""
@@ -438,25 +480,26 @@ class BucketedReader(BatchReader):
         front = epoch, order.window_at(place)
         if front > self._fronts.get(source, (-1, -1)):
             if self._holds:
-                waiting = self._bucketed.waiting()
-                if self._is_first:  # not reached by an earlier loop
-                    wanted = set(waiting["position"].tolist())
-                    self._held = {
-                        position: one
-                        for position, one in self._held.items()
-                        if position in wanted
-                    }
-                    self._is_first = False
-                left = waiting[waiting["source"] == source]
-                self._hold(
-                    source,
-                    left[before(left, epoch, int(order.window_starts[front[1]]))],
-                )
+                self._hold_waiting(source, epoch, int(order.window_starts[front[1]]))
             self._fronts[source] = front
         epoch, window = self._fronts[source]
         self._readers[source].enter(
             self._bucketed.stream.order(source, epoch)[1], window, window
         )
+
+    def _hold_waiting(self, source: int, epoch: int, place: int) -> None:
+        """Copies the samples before a place in a pass that are needed later."""
+        waiting = self._bucketed.waiting()
+        if self._is_first:  # not reached by an earlier loop
+            wanted = set(waiting["position"].tolist())
+            self._held = {
+                position: sample
+                for position, sample in self._held.items()
+                if position in wanted
+            }
+            self._is_first = False
+        of_source = waiting[waiting["source"] == source]
+        self._hold(source, of_source[before(of_source, epoch, place)])
 
     def _hold(self, source: int, members: Members) -> None:
         """Copies the samples that are not copied yet."""

@@ -94,10 +94,10 @@ class ReadAhead:
         Raises:
             ShardError: as `check`.
         """
-        known = shard.number, shard.changed_ns
-        if self._verify and known not in self._verified:
+        version = shard.number, shard.changed_ns
+        if self._verify and version not in self._verified:
             shard.check_digest()
-            self._verified.add(known)
+            self._verified.add(version)
 
     def stop(self) -> None:
         """Ends the thread; `want` starts a new one."""
@@ -117,8 +117,8 @@ class ReadAhead:
 
     def _job(self, shard: MappedShard) -> "_Job":
         """The job of a shard, which is requested now if it was not before."""
-        if (known := self._jobs.get(shard)) is not None:
-            return known
+        if (requested := self._jobs.get(shard)) is not None:
+            return requested
         job = _Job(
             shard,
             self._verify and (shard.number, shard.changed_ns) not in self._verified,
@@ -428,7 +428,7 @@ class Reader:
         """Maps these shards, reads them ahead in this order, and releases all others."""
         self._look(self._window)  # the last check of released shards
         shards = self._window.shards
-        known = {
+        kept = {
             number: shards[number]
             for number in numbers
             if number in shards and shards[number].owner is self._owner
@@ -436,9 +436,9 @@ class Reader:
         # The others are released before new ones are opened, so that the cache need not hold both.
         del shards
         self._entered = None
-        self._window = Window(self._dataset, known, known, self._owner, self._store)
-        self.ahead.want(known.values())
-        window = Window(self._dataset, numbers, known, self._owner, self._store)
+        self._window = Window(self._dataset, kept, kept, self._owner, self._store)
+        self.ahead.want(kept.values())
+        window = Window(self._dataset, numbers, kept, self._owner, self._store)
         self.ahead.want([window.shards[number] for number in numbers])
         self._window = window
 

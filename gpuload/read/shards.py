@@ -89,10 +89,10 @@ class MappedShard:
             current = os.stat(self._lease.path)
         except OSError:
             return
-        known = self._stamp.st_size, self._stamp.st_mtime_ns
+        stamp = self._stamp.st_size, self._stamp.st_mtime_ns
         if (
             os.path.samestat(current, self._stamp)
-            and (current.st_size, current.st_mtime_ns) != known
+            and (current.st_size, current.st_mtime_ns) != stamp
         ):
             self._check_size(current.st_size)
             self._accept_or_refuse(current, "was changed while it was being read")
@@ -268,11 +268,11 @@ class Window:
             elif pa.types.is_primitive(column.type):
                 self._values[name] = column.to_numpy()
             else:  # in one piece: taking rows from several would cost O(window) for every batch
-                whole = column.combine_chunks()
+                combined = column.combine_chunks()
                 self._values[name] = (
-                    whole
-                    if isinstance(whole, pa.Array)
-                    else pa.concat_arrays(whole.chunks)
+                    combined
+                    if isinstance(combined, pa.Array)
+                    else pa.concat_arrays(combined.chunks)
                 )
         values = self._values[name]
         return (
@@ -337,8 +337,8 @@ def _bad_rows(dataset: Dataset, shard: int, rows: pa.RecordBatch) -> Iterator[Ba
 
     def numbers(name: str) -> I64:
         """int64, even for int32 columns, so that products do not overflow."""
-        found: I64 = rows.column(name).to_numpy().astype(np.int64, copy=False)
-        return found
+        column: I64 = rows.column(name).to_numpy().astype(np.int64, copy=False)
+        return column
 
     width = numbers("width")
     height = numbers("height")

@@ -129,8 +129,8 @@ def apply_steps(images: Tensor, steps: Steps, pixels: Pixels = RGB) -> Tensor:
             if code in _MIXING:
                 part = mixtures.mix(code, part, chosen_args, chosen)
             else:
-                in_memory = steps.args[order[begin:end, step], step]
-                part = _execute(code, part, chosen_args, in_memory, pixels)
+                in_host = steps.args[order[begin:end, step], step]
+                part = _execute(code, part, chosen_args, in_host, pixels)
             result.index_copy_(0, chosen, part)
     return result
 

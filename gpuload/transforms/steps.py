@@ -130,11 +130,11 @@ def _merge_warps(steps: Steps, step: int) -> Steps:
         np.where(idle.all(axis=1), np.int8(Op.NOTHING), np.int8(alike[0]))[:, None],
         merged[:, None].astype(np.float32),
     )
-    left, right = (
+    before, after = (
         Steps(steps.ops[:, rows], steps.args[:, rows])
         for rows in (slice(step - 1), slice(step + 1, None))
     )
-    return join([left, both, right])
+    return join([before, both, after])
 
 
 def join(steps: Sequence[Steps]) -> Steps:

@@ -159,8 +159,8 @@ def test_whole_images_that_do_not_fit_are_refused_with_their_figures(
     remedy = "smaller batch_size or prefetch, decoder='native'"
     with pytest.raises(gpuload.DeviceError, match=rf"decoder='{name}': whole images of {figures},.*{remedy}"):
         gpuload.DaliIterator(large, most + 1, augment=gpuload.Augment(8), decoder=decoder, drop_last=False, prefetch=2)
-    made = memory.Made(((8, 8),))
-    memory.check_whole_images([gpuload.Dataset(large)], most, 2, 0, share=110 / most, made=made)
+    outputs = memory.OutputImages(((8, 8),))
+    memory.check_whole_images([gpuload.Dataset(large)], most, 2, 0, share=110 / most, outputs=outputs)
     monkeypatch.setattr(memory, "gpu_bytes", lambda device_id: None)
     memory.check_whole_images([gpuload.Dataset(large)], 10_000, 2, 0)  # it is not known
 
@@ -179,11 +179,11 @@ def test_whole_images_are_counted_by_the_index(large: Path, tmp_path: Path) -> N
     photos = gpuload.Dataset(large)
     decoded = 2000 * 1500 * 3
     assert memory.whole_images_bytes([raw, photos], 256, 2) == decoded * 256 * 2
-    made = memory.Made(((224, 320), (96, 96)), 3, "float16")  # two views in float16
+    outputs = memory.OutputImages(((224, 320), (96, 96)), 3, "float16")  # two views in float16
     values = (224 * 320 + 96 * 96) * 3 * 2
     intermediates = (320 + 96) * 2000 * 3 * 4 * 32
     expected = (3 * decoded + 2 * values) * 256 * 2 + intermediates
-    assert memory.whole_images_bytes([photos], 256, 2, made) == expected
+    assert memory.whole_images_bytes([photos], 256, 2, outputs) == expected
 
 
 @pytest.mark.parametrize(

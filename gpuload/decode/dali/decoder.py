@@ -13,7 +13,7 @@ import re
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ from gpuload.decode.interface import (
 )
 from gpuload.decode.runner import Job, Stage
 from gpuload.errors import DecodeError, DeviceError
-from gpuload.read.batch import Batch
+from gpuload.read.batch import Batch, StoredPictures
 from gpuload.types import I64, Array
 
 if TYPE_CHECKING:  # not needed where nothing is computed by torch
@@ -119,14 +119,14 @@ class DaliDecoder(Stage):
         self._scheduled.clear()
         self._postponed = None
         if pipeline is None:
-            take = weakref.WeakMethod(
-                self._take
-            )  # the garbage collector does not see what DALI holds
+            # Weak: the garbage collector does not see what DALI holds.
+            take = weakref.WeakMethod(self._take)
 
             def source() -> tuple[Any, ...]:
-                if (found := take()) is None:
+                take_inputs = take()
+                if take_inputs is None:
                     raise StopIteration
-                return found()
+                return take_inputs()
 
             pipeline = open_pipeline(
                 build_graph,
@@ -166,24 +166,21 @@ class DaliDecoder(Stage):
                 None if self._device is None else self._device.stream_number
             )
             outputs = [output.as_tensor() for output in taken]
-            if (
-                self._device is not None
-            ):  # before DALI begins another batch, for which the stream would wait, too
+            # Before DALI begins another batch, for which the stream would wait, too.
+            if self._device is not None:
                 job.held.append(taken)
                 outputs = [self._device.upload(output) for output in outputs]
-        except (
-            RuntimeError,
-            StopIteration,
-        ) as error:  # the latter: DALI has begun none
+        # StopIteration: DALI has begun none.
+        except (RuntimeError, StopIteration) as error:
             in_dali = list(self._scheduled)
-            self._discard()  # the pipeline cannot be used again ("Current pipeline object is no longer valid")
+            # The pipeline cannot be used again ("Current pipeline object is no longer valid").
+            self._discard()
             raise self._explain(error, in_dali) from error
         self._scheduled.popleft()
         try:
             self._schedule(pipeline)
-        except (
-            RuntimeError
-        ) as error:  # of a later batch, which will raise it; this one is complete
+        except RuntimeError as error:
+            # Of a later batch, which will raise it; this one is complete.
             self._postponed = error, list(self._scheduled)
             self._discard()
         return outputs
@@ -205,15 +202,16 @@ class DaliDecoder(Stage):
         return inputs
 
     def _explain(self, error: Exception, in_dali: Sequence[Job]) -> Exception:
-        found = find_device_fault(
-            error, self._device_id
-        ) or self.screen.explain_failure(in_dali)
-        if found is not None:
-            return found
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        cause = find_device_fault(error, self._device_id)
+        if cause is None:
+            cause = self.screen.explain_failure(in_dali)
+        if cause is not None:
+            return cause
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        batches = counted(len(in_dali), "batch", "batches")
         return DecodeError(
-            f"DALI failed ({said}), while Pillow decodes each image of the {counted(len(in_dali), 'batch', 'batches')} "
-            "that it was at work on. Use decoder='native', or another version of DALI"
+            f"DALI failed ({lines[0]}), while Pillow decodes each image of the {batches} that it was at "
+            "work on. Use decoder='native', or another version of DALI"
         )
 
 
@@ -243,14 +241,9 @@ class Feed(Stage):
     def _inputs(self, batch: Batch) -> tuple[Any, ...]:
         """DALI's own list types, which it takes as they are; arrays would cost some µs per image."""
         stored = batch.encoded.pictures[self._name]
-        images: Iterable[Array] = stored.contents
-        if self._stored.raw:
-            sizes = zip(stored.heights.tolist(), stored.widths.tolist(), strict=True)
-            dtype = np.dtype(self._stored.source.stored)
-            channels = self._stored.source.channels
-            pairs = zip(images, sizes, strict=True)
-            images = (data.view(dtype).reshape(*size, channels) for data, size in pairs)
-        fed = [_as_list(images, "HWC" if self._stored.raw else None)]
+        is_raw = self._stored.raw
+        images = self._raw_images(stored) if is_raw else stored.contents
+        fed = [_as_list(images, "HWC" if is_raw else None)]
         for form, view in zip(self._forms, batch.views[self._name], strict=True):
             inputs = view.crops._asdict()
             inputs["cubic"] = (
@@ -261,6 +254,14 @@ class Feed(Stage):
                 inputs |= _parts(view, stored.sizes)
             fed += [tensors.TensorListCPU(inputs[name]) for name in input_names(form)]
         return tuple(fed)
+
+    def _raw_images(self, stored: StoredPictures) -> Iterator[Array]:
+        """Each image, (height, width, channels), of pixels stored as they are."""
+        pixels = self._stored.source
+        dtype = np.dtype(pixels.stored)
+        sizes = zip(stored.heights.tolist(), stored.widths.tolist(), strict=True)
+        for content, size in zip(stored.contents, sizes, strict=True):
+            yield content.view(dtype).reshape(*size, pixels.channels)
 
 
 def _parts(view: View, sources: I64) -> dict[str, Array]:

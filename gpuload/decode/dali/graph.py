@@ -60,44 +60,56 @@ def build_graph(
     feed: returns the encoded images of a batch, then for each view what `input_names` lists.
     hw_decoder_load: as in `Resources`.
     """
-    names = [input_names(form) for form in forms]
-    kinds = [(_TYPES[stored.source.dtype], 3) if stored.raw else (types.UINT8, 1)]
-    kinds += [_INPUTS[name] for view in names for name in view]
-    dtypes, ndims = zip(*kinds, strict=True)
-    options: dict[str, Any] = {
-        "batch": True,
-        "no_copy": True,
-        "dtype": list(dtypes),
-        "ndim": list(ndims),
-    }
-    inputs = iter(fn.external_source(feed, num_outputs=len(kinds), **options))
-    images = next(inputs)
-    views = [{name: next(inputs) for name in view} for view in names]
+    images, views = _inputs(forms, stored, feed)
     window_of = _windows(
         images,
         stored,
         hw_decoder_load,
         whole=len(forms) > 1 or any(form.pads for form in forms),
     )
-    pairs = list(zip(forms, views, strict=True))
-    windows = [window_of(view["start"], view["shape"], form) for form, view in pairs]
-    if stored.source != stored.pixels:
-        gray: dict[str, Any] = {"image_type": types.RGB, "output_type": types.GRAY}
-        windows = [fn.color_space_conversion(window, **gray) for window in windows]
-    return tuple(
-        _view(window, *pair, stored.pixels)
-        for window, pair in zip(windows, pairs, strict=True)
+    outputs = []
+    for form, view in zip(forms, views, strict=True):
+        window = window_of(view["start"], view["shape"], form)
+        if stored.source != stored.pixels:
+            window = fn.color_space_conversion(
+                window, image_type=types.RGB, output_type=types.GRAY
+            )
+        outputs.append(_view(window, form, view, stored.pixels))
+    return tuple(outputs)
+
+
+def _inputs(
+    forms: Sequence[Form], stored: Stored, feed: Callable[[], tuple[Any, ...]]
+) -> tuple[Any, list[dict[str, Any]]]:
+    """The images of a batch, and the further inputs of each view by name."""
+    names = [input_names(form) for form in forms]
+    kinds = [(_TYPES[stored.source.dtype], 3) if stored.raw else (types.UINT8, 1)]
+    kinds += [_INPUTS[name] for view in names for name in view]
+    inputs = iter(
+        fn.external_source(
+            feed,
+            num_outputs=len(kinds),
+            batch=True,
+            no_copy=True,
+            dtype=[dtype for dtype, _ in kinds],
+            ndim=[ndim for _, ndim in kinds],
+        )
     )
+    images = next(inputs)
+    return images, [{name: next(inputs) for name in view} for view in names]
 
 
 def input_names(form: Form) -> list[str]:
     """The inputs of a view besides images: fields of its `Crops`, and its size. Of images that are placed, the size is
     that of the part that an image covers, `corner` where the frame begins as seen from there, and `frame` its size."""
     names = ["start", "shape", "roi_start", "roi_end", "mirror", "size"]
-    names += ["mirror_y"] * form.flips_vertically + ["cubic"] * (
-        form.interpolation == "random"
-    )
-    return names + ["corner", "frame"] * form.places
+    if form.flips_vertically:
+        names.append("mirror_y")
+    if form.interpolation == "random":
+        names.append("cubic")
+    if form.places:
+        names += ["corner", "frame"]
+    return names
 
 
 def _windows(

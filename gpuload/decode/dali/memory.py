@@ -14,7 +14,7 @@ from gpuload.disk.dataset import Dataset
 from gpuload.errors import DeviceError
 from gpuload.pictures import MAX_PIXELS
 from gpuload.read.shards import checked_rows
-from gpuload.types import HeightWidth
+from gpuload.types import F64, HeightWidth
 
 # The limit for the decoder's preallocation. With ImageNet's largest sides, 5980 and 6430 pixels, and batches of 256 it
 # would be 18 GiB for each loader, because one image is that wide and another that high.
@@ -67,7 +67,7 @@ _FLOAT_BYTES = 4
 _COPIES = 2  # of the values of each batch: DALI's, and the one in torch's memory
 
 
-class Made(NamedTuple):
+class OutputImages(NamedTuple):
     """What is made of each decoded image.
 
     sizes: (height, width) of each view in pixels. channels: of each pixel. dtype: of the batch.
@@ -88,7 +88,7 @@ def whole_images_bytes(
     datasets: Sequence[Dataset],
     batch_size: int,
     prefetch: int,
-    made: Made = Made(),  # noqa: B008 -- it is immutable
+    outputs: OutputImages = OutputImages(),  # noqa: B008 -- it is immutable
 ) -> int:
     """Bytes on a GPU of the batches in flight: DALI decodes whole images before it crops them.
 
@@ -102,34 +102,43 @@ def whole_images_bytes(
         ShardError: the index of these shards is damaged.
     """
     return max(
-        (_bytes_of(dataset, batch_size, prefetch, made) for dataset in datasets),
+        (_bytes_of(dataset, batch_size, prefetch, outputs) for dataset in datasets),
         default=0,
     )
 
 
-def _bytes_of(dataset: Dataset, batch_size: int, prefetch: int, made: Made) -> int:
-    rows = [
-        checked_rows(dataset, shard)
-        for shard in sorted({0, len(dataset.manifest.shards) - 1})
-    ]
-    widths = np.concatenate([batch["width"].to_numpy() for batch in rows]).astype(
-        np.float64
-    )
-    heights = np.concatenate([batch["height"].to_numpy() for batch in rows]).astype(
-        np.float64
-    )
-    if not len(widths):
+def _bytes_of(
+    dataset: Dataset, batch_size: int, prefetch: int, outputs: OutputImages
+) -> int:
+    sizes = _some_sizes(dataset)
+    if not len(sizes):
         return 0
-    of_a_pixel = max(_CHANNELS, dataset.manifest.pixels.bytes)  # gray is decoded to RGB
-    decoded = of_a_pixel * float((widths * heights).mean())
-    slices = len(made.sizes) * decoded
-    in_flight = (decoded + slices + _COPIES * made.values_bytes) * batch_size * prefetch
-    longest = float(np.maximum(widths, heights).mean())
-    columns = (
-        sum(max(size) for size in made.sizes) * longest
-    )  # resized along one axis, and not yet along the other
-    intermediates = columns * made.channels * _FLOAT_BYTES * min(batch_size, _MINIBATCH)
+    # Gray is decoded to RGB.
+    pixel_bytes = max(_CHANNELS, dataset.manifest.pixels.bytes)
+    decoded = pixel_bytes * float(sizes.prod(axis=1).mean())
+    slices = len(outputs.sizes) * decoded
+    in_flight = (
+        (decoded + slices + _COPIES * outputs.values_bytes) * batch_size * prefetch
+    )
+    longest_side = float(sizes.max(axis=1).mean())
+    # Resized along one axis, and not yet along the other.
+    columns = sum(max(size) for size in outputs.sizes) * longest_side
+    intermediates = (
+        columns * outputs.channels * _FLOAT_BYTES * min(batch_size, _MINIBATCH)
+    )
     return round(in_flight + intermediates)
+
+
+def _some_sizes(dataset: Dataset) -> F64:
+    """float64 (N, 2): width and height of the images of the first and of the last shard."""
+    shards = sorted({0, len(dataset.manifest.shards) - 1})
+    sizes = []
+    for shard in shards:
+        rows = checked_rows(dataset, shard)
+        sizes.append(
+            np.stack([rows["width"].to_numpy(), rows["height"].to_numpy()], axis=1)
+        )
+    return np.concatenate(sizes).astype(np.float64)
 
 
 def gpu_bytes(device_id: int) -> int | None:
@@ -154,13 +163,13 @@ def fits(
     batch_size: int,
     prefetch: int,
     device_id: int,
-    made: Made = Made(),  # noqa: B008 -- it is immutable
+    outputs: OutputImages = OutputImages(),  # noqa: B008 -- it is immutable
 ) -> bool:
     """Whether decoding takes at most half of the GPU's memory; True if that is unknown."""
     memory = gpu_bytes(device_id)
     return (
         memory is None
-        or whole_images_bytes(datasets, batch_size, prefetch, made)
+        or whole_images_bytes(datasets, batch_size, prefetch, outputs)
         <= MOST_SHARE * memory
     )
 
@@ -171,13 +180,13 @@ def check_whole_images(
     prefetch: int,
     device_id: int,
     share: float = 1.0,
-    made: Made = Made(),  # noqa: B008 -- it is immutable
+    outputs: OutputImages = OutputImages(),  # noqa: B008 -- it is immutable
 ) -> None:
     """Raises DeviceError if decoding takes more than half of the GPU's memory. share: of each batch, for DALI."""
     by_dali = math.ceil(batch_size * share)
-    if fits(datasets, by_dali, prefetch, device_id, made):
+    if fits(datasets, by_dali, prefetch, device_id, outputs):
         return
-    taken = whole_images_bytes(datasets, by_dali, prefetch, made)
+    taken = whole_images_bytes(datasets, by_dali, prefetch, outputs)
     memory = gpu_bytes(device_id) or 0
     name = "dali" if share == 1 else "both"
     raise DeviceError(

@@ -135,37 +135,43 @@ class _PictureDecoder:
             self._view(number, view, stored)
             for number, view in enumerate(batch.views[self.name])
         ]
+        plan = self._plan(batch, stored, views)
+        rows_of_thread = -(-len(batch) // threads)
+        rows_at_once = max(1, min(_BLOCK_BYTES // plan.largest_bytes, rows_of_thread))
+        opened = [view.open(plan.pictures) for view in views]
+        steps = [step for step in opened if step is not None]
+        blocks = SharedBlocks(
+            rows_at_once,
+            plan.pictures,
+            self._images.step(plan),
+            steps,
+            leaves_all=len(steps) < len(views),
+        )
+        share = _Share(
+            self.name,
+            plan,
+            self._images,
+            list(zip(views, opened, strict=True)),
+            blocks,
+            rows_at_once,
+            {},
+        )
+        return tuple(view.out for view in views), share
+
+    def _plan(
+        self, batch: Batch, stored: StoredPictures, views: Sequence[Any]
+    ) -> DecodePlan:
+        """What is decoded of each picture: all that its views need."""
         windows, factors = _needed([view.cuts for view in views])
         if not self._picture.is_image:
             factors = np.ones_like(factors)
             if self._may_leave_windows(batch):
                 windows = np.zeros_like(windows)
                 windows[:, 2:] = stored.sizes
-        known = self._picture.stored
-        plan = DecodePlan(
-            stored,
-            windows,
-            factors,
-            known.source,
-            known.plain,
-            known.is_mask,
+        source = self._picture.stored
+        return DecodePlan(
+            stored, windows, factors, source.source, source.plain, source.is_mask
         )
-        share = -(-len(batch) // threads)
-        rows_at_once = max(1, min(_BLOCK_BYTES // plan.largest_bytes, share))
-        pairs = [(view, view.open(plan.pictures)) for view in views]
-        steps = [step for _, step in pairs if step is not None]
-        blocks = SharedBlocks(
-            rows_at_once,
-            plan.pictures,
-            self._images.step(plan),
-            steps,
-            leaves_all=len(steps) < len(pairs),
-        )
-        arrays = tuple(view.out for view in views)
-        share_of_work = _Share(
-            self.name, plan, self._images, pairs, blocks, rows_at_once, {}
-        )
-        return arrays, share_of_work
 
     def _may_leave_windows(self, batch: Batch) -> bool:
         """Whether nearest pixels may lie beside the windows of a view, by rounding."""
@@ -204,7 +210,9 @@ class NativeDecoder(Stage):
         make_buffers: Callable[[str], Buffers],
     ) -> None:
         self.threads = threads
-        self._pictures = [_PictureDecoder(one, make_buffers) for one in pictures]
+        self._pictures = [
+            _PictureDecoder(picture, make_buffers) for picture in pictures
+        ]
 
     def begin(self, job: Job) -> Work:
         """As `Stage.begin`: the pixels are complete after all threads have done their share."""
