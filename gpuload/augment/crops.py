@@ -26,7 +26,7 @@ from gpuload.checks import (
 )
 from gpuload.errors import ArgumentError
 from gpuload.fields.motion import Crops as Crops  # fields move with them
-from gpuload.types import F64, I64, HeightWidth
+from gpuload.types import F64, I64, Bools, HeightWidth
 
 __all__ = [
     "CenterCrop",
@@ -215,7 +215,7 @@ class RandomResizedCrop(Geometry):
         height = images.heights
         sources = np.stack([height, width])
         shapes = self._attempts(images)
-        fitting = ((shapes > 0) & (shapes <= sources[:, None])).all(axis=0)
+        fitting: Bools = ((shapes > 0) & (shapes <= sources[:, None])).all(axis=0)
         first = fitting.argmax(axis=0)
         rows = np.arange(len(width))
         fits = fitting[first, rows]

@@ -44,23 +44,16 @@ class Share(NamedTuple):
 
     def before(self, position: int) -> int:
         """How many positions of the stream before this one are in these lanes."""
+        width = self.stop - self.first
         rounds, rest = divmod(position, self.lanes)
-        return rounds * (self.stop - self.first) + min(
-            max(rest - self.first, 0), self.stop - self.first
-        )
+        return rounds * width + min(max(rest - self.first, 0), width)
 
     def last_before(self, position: int) -> int:
         """The last position of the stream before this one that is in these lanes."""
         lane = (position - 1) % self.lanes
-        return (
-            position
-            - 1
-            - (
-                0
-                if self.first <= lane < self.stop
-                else (lane - self.stop + 1) % self.lanes
-            )
-        )
+        if self.first <= lane < self.stop:
+            return position - 1
+        return position - 1 - (lane - self.stop + 1) % self.lanes
 
 
 ALL = Share(0, 1, 1)
@@ -137,9 +130,18 @@ class Windows:
         starts = np.repeat(self.starts[window:-1], np.diff(self._bounds[window:]))
         return self._segments.shards[self._bounds[window] :], starts
 
-    def samples(self, window: int) -> tuple[I64, I64 | None]:
-        """The samples of a window, in order, and how often each came before in this pass (None: never). The last two
-        windows are cached, since a batch may span both."""
+    def samples(self, window: int) -> I64:
+        """The samples of a window, in order."""
+        return self._computed_window(window)[0]
+
+    def repeats(self, window: int) -> I64:
+        """How often each of the samples of a window came before in this pass, where they come more than once."""
+        repeats = self._computed_window(window)[1]
+        assert repeats is not None
+        return repeats
+
+    def _computed_window(self, window: int) -> tuple[I64, I64 | None]:
+        """The samples of a window, and their repeats. The last two windows are kept, since a batch may span both."""
         if window not in self._computed:
             while len(self._computed) > 1:
                 del self._computed[next(iter(self._computed))]
@@ -198,16 +200,13 @@ class EpochOrder:
         self._window = window
         self._shuffle = shuffle
         sizes = np.asarray(shard_sizes)
-        filled = np.flatnonzero(
-            sizes
-        )  # a subset can leave shards empty; windows would hold fewer samples
+        # A subset can leave shards empty; windows would hold fewer samples.
+        filled = np.flatnonzero(sizes)
         segments = Segments(filled, (np.cumsum(sizes) - sizes)[filled], sizes[filled])
         # What lies in a lane is the same in all passes.
-        self._sequence = (
-            segments
-            if lanes == 1
-            else segments.take(permutation(make_key(seed, SHARDS), len(filled)))
-        )
+        if lanes > 1:
+            segments = segments.take(permutation(make_key(seed, SHARDS), len(filled)))
+        self._sequence = segments
         self._samples = int(sizes.sum())
         self._served: dict[Share, EpochOrder] = {}
         self._serve(Share(0, lanes, lanes))
@@ -218,7 +217,7 @@ class EpochOrder:
     def __getitem__(self, positions: slice) -> I64:
         """int64: the samples at positions start..stop-1 of the epoch."""
         start, stop, _ = positions.indices(len(self))
-        numbers = self._gather(start, stop, 0)
+        numbers = self._gather(start, stop, Windows.samples)
         return numbers if self._numbers is None else self._numbers[numbers]
 
     def serving(self, share: Share) -> "EpochOrder":
@@ -233,7 +232,7 @@ class EpochOrder:
         """int64: how often the samples at positions start..stop-1 came before in this pass; None: never."""
         if self._make_windows is Windows:
             return None
-        return self._gather(start, stop, 1)
+        return self._gather(start, stop, Windows.repeats)
 
     def window_at(self, position: int) -> int:
         """Number of the window that contains a position."""
@@ -277,17 +276,15 @@ class EpochOrder:
         """The lanes that are served, in a pass, as they take turns in it."""
         lanes = self._share.lanes
         each, rest = divmod(self._samples, lanes)
-        turns = (
-            np.arange(lanes) - epoch * self._samples % lanes
-        ) % lanes  # they go on from pass to pass
+        # They go on from pass to pass.
+        turns = (np.arange(lanes) - epoch * self._samples % lanes) % lanes
         ends = np.cumsum(each + (turns < rest))
         served = sorted(
             range(self._share.first, self._share.stop),
             key=lambda lane: int(turns[lane]),
         )
-        make = (
-            self._make_windows if epoch == self._epoch else Windows
-        )  # of the next pass only the shards are asked for
+        # Of the next pass only the shards are asked for.
+        make = self._make_windows if epoch == self._epoch else Windows
         options: dict[str, Any] = {
             "seed": self._seed,
             "epoch": epoch,
@@ -314,30 +311,40 @@ class EpochOrder:
             ]
         )
 
-    def _gather(self, start: int, stop: int, which: int) -> I64:
-        """The values at positions start..stop-1, of all lanes in turn. which: of those that `Windows.samples` gives."""
+    def _gather(
+        self, start: int, stop: int, values_of: Callable[[Windows, int], I64]
+    ) -> I64:
+        """The values at positions start..stop-1, of all lanes in turn. values_of: gives those of a window of a lane."""
         parts = [np.empty(0, np.int64)]
-        width = len(self._lanes)
         window = self.window_at(start)
         while start < stop:
             end = min(stop, int(self.window_starts[window + 1]))
-            # In samples of a lane.
-            first = start // width
-            last = -(-end // width)
-            table = np.zeros((last - first, width), np.int64)
-            for column, (lane, entered) in enumerate(
-                zip(self._lanes, self._entered[window].tolist(), strict=True)
-            ):
-                begin = int(lane.starts[entered])
-                values: Any = lane.samples(entered)[which]
-                values = values[first - begin : last - begin]
-                table[: len(values), column] = (
-                    values  # at the end, the first lanes may have one more
-                )
-            parts.append(table.reshape(-1)[start - first * width : end - first * width])
+            parts.append(self._gather_in_window(start, end, window, values_of))
             start = end
             window += 1
         return np.concatenate(parts)
+
+    def _gather_in_window(
+        self,
+        start: int,
+        stop: int,
+        window: int,
+        values_of: Callable[[Windows, int], I64],
+    ) -> I64:
+        """The same of positions in one window."""
+        width = len(self._lanes)
+        # In samples of a lane.
+        first = start // width
+        last = -(-stop // width)
+        table = np.zeros((last - first, width), np.int64)
+        lanes = zip(self._lanes, self._entered[window].tolist(), strict=True)
+        for column, (lane, entered) in enumerate(lanes):
+            lane_start = int(lane.starts[entered])
+            values = values_of(lane, entered)[first - lane_start : last - lane_start]
+            # At the end, the first lanes may have one more.
+            table[: len(values), column] = values
+        gathered: I64 = table.reshape(-1)[start - first * width : stop - first * width]
+        return gathered
 
 
 def _in_turn(lanes: Sequence[Windows], entered: Sequence[int] | I64) -> I64:
@@ -398,7 +405,8 @@ def measure_mixing(
     distances = [
         _distance(order[starts[w] : starts[w + 1]], len(order)) for w in windows
     ]
-    classes = expected = None
+    classes: float | None = None
+    expected: float | None = None
     if "label" in dataset.fields:
         full = EpochOrder(
             dataset.shard_sizes, seed=0, epoch=0, window=len(dataset.shard_sizes)
@@ -447,9 +455,8 @@ def is_sorted_by_class(dataset: Dataset, window: int) -> bool:
                 dataset.rows(shard).column("label").drop_null().to_numpy()
             ).tolist()
         )
-        if (
-            len(seen) >= 0.5 * expected
-        ):  # mostly with the first shard: no others are fetched for this
+        # Mostly with the first shard: no others are fetched for this.
+        if len(seen) >= 0.5 * expected:
             return False
     return True
 

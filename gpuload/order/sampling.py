@@ -128,11 +128,8 @@ class Sampling:
 def _divide_draws(draws: int, groups: int, seed: int, epoch: int) -> I64:
     """int64 (groups,): the draws of each group, as equal as can be; another part of them gets one more in each pass."""
     counts: I64 = np.full(groups, draws // groups)
-    counts[
-        permutation(make_key(seed, epoch, DRAWN, _OFFSETS, groups), groups)[
-            : draws % groups
-        ]
-    ] += 1
+    mixed = permutation(make_key(seed, epoch, DRAWN, _OFFSETS, groups), groups)
+    counts[mixed[: draws % groups]] += 1
     return counts
 
 
@@ -165,28 +162,20 @@ class _DrawnWindows(Windows):
         offsets = uniform(key, np.arange(len(self._unit))) * self._unit
         self._offsets = np.minimum(offsets.astype(np.int64), self._unit - 1)
         self._passed: tuple[int, I64] = 0, np.zeros(len(self._unit), np.int64)
-        self.starts = np.concatenate(
-            [
-                [0],
-                [
-                    self._drawn(self._units_before(window + 1)).sum()
-                    for window in range(len(self._bounds) - 1)
-                ],
-            ]
-        )
+        windows = range(1, len(self._bounds))
+        ends = [self._drawn(self._units_before(window)).sum() for window in windows]
+        self.starts = np.array([0, *ends])
 
     def _units_before(self, window: int) -> I64:
         """int64 (groups,): the units of each group before a window. The last ones are kept, to go on from."""
-        at, passed = self._passed
-        at, units = (
-            (at, passed.copy())
-            if at <= window
-            else (0, np.zeros(len(passed), np.int64))
-        )
-        inside = self._segments.take(slice(*self._bounds[[at, window]]))
-        for first, count in zip(
-            inside.firsts.tolist(), inside.counts.tolist(), strict=True
-        ):
+        last_window, passed = self._passed
+        units = passed.copy()
+        if last_window > window:
+            last_window = 0
+            units[:] = 0
+        segments = self._segments.take(slice(*self._bounds[[last_window, window]]))
+        runs = zip(segments.firsts.tolist(), segments.counts.tolist(), strict=True)
+        for first, count in runs:
             rows = slice(first, first + count)
             np.add.at(units, self._numbers[rows], self._units[rows])
         self._passed = window, units
@@ -194,26 +183,14 @@ class _DrawnWindows(Windows):
 
     def _drawn(self, units: I64, groups: I32 | slice = slice(None)) -> I64:
         """How many samples of each group were drawn where its units so far are these."""
-        drawn: I64 = (units * self._each[groups] + self._offsets[groups]) // self._unit[
-            groups
-        ]
+        passed = units * self._each[groups] + self._offsets[groups]
+        drawn: I64 = passed // self._unit[groups]
         return drawn
 
     def _compute(self, window: int) -> tuple[I64, I64 | None]:
-        samples, _ = super()._compute(window)
-        groups = self._numbers[samples]
-        by_group = np.argsort(groups, kind="stable")
-        samples = samples[by_group]
-        groups = groups[by_group]
-        units = self._units[samples]
-        sums = np.cumsum(units)
-        present, firsts, counts = np.unique(
-            groups, return_index=True, return_counts=True
-        )
-        sums += np.repeat(
-            self._units_before(window)[present] - (sums - units)[firsts], counts
-        )
-        times = self._drawn(sums, groups) - self._drawn(sums - units, groups)
+        samples = super()._compute(window)[0]
+        samples = samples[np.argsort(self._numbers[samples], kind="stable")]
+        times = self._count_draws(samples, self._units_before(window))
         drawn = np.repeat(samples, times)
         repeats = np.arange(len(drawn)) - np.repeat(np.cumsum(times) - times, times)
         mixed = permutation(
@@ -221,17 +198,32 @@ class _DrawnWindows(Windows):
         )
         return drawn[mixed], repeats[mixed]
 
+    def _count_draws(self, samples: I64, units_before: I64) -> I64:
+        """int64 (N,): how often each sample is drawn. units_before: (groups,), of each group before these samples.
+
+        samples: sorted by their groups.
+        """
+        groups = self._numbers[samples]
+        units = self._units[samples]
+        sums = np.cumsum(units)
+        present, firsts, counts = np.unique(
+            groups, return_index=True, return_counts=True
+        )
+        group_starts = (sums - units)[firsts]
+        sums += np.repeat(units_before[present] - group_starts, counts)
+        return self._drawn(sums, groups) - self._drawn(sums - units, groups)
+
 
 class RepeatedOrder(EpochOrder):
     """The order of one pass, each sample `times` times in a row.
 
-    once: the order of each sample once. offset: positions of the stream before this pass. A share is of one lane.
+    once: the order of each sample once, whose windows it has. offset: positions of the stream before this pass. A share
+    is of one lane.
     """
 
     def __init__(
         self, once: EpochOrder, times: int, offset: int, share: Share = ALL
     ) -> None:
-        vars(self).update(vars(once))  # its windows of shards
         self._once = once
         self._times = times
         self._offset = offset
@@ -244,8 +236,9 @@ class RepeatedOrder(EpochOrder):
         start, stop, _ = positions.indices(len(self))
         if start >= stop:
             return np.empty(0, np.int64)
-        which = self._places(start, stop) // self._times
-        samples: I64 = self._once[int(which[0]) : int(which[-1]) + 1][which - which[0]]
+        places = self._places(start, stop) // self._times
+        first = int(places[0])
+        samples: I64 = self._once[first : int(places[-1]) + 1][places - first]
         return samples
 
     def serving(self, share: Share) -> "RepeatedOrder":
@@ -255,6 +248,18 @@ class RepeatedOrder(EpochOrder):
     def repeats(self, start: int, stop: int) -> I64:
         """As `EpochOrder.repeats`."""
         return self._places(start, stop) % self._times
+
+    def window_shards(self, window: int) -> I64:
+        """As `EpochOrder.window_shards`."""
+        return self._once.window_shards(window)
+
+    def following(self, window: int) -> I64:
+        """As `EpochOrder.following`."""
+        return self._once.following(window)
+
+    def upcoming(self, window: int) -> I64:
+        """As `EpochOrder.upcoming`."""
+        return self._once.upcoming(window)
 
     def _places(self, start: int, stop: int) -> I64:
         """The positions of the pass that are at positions start..stop-1 of the share."""
@@ -359,34 +364,32 @@ def _column(
 ) -> npt.NDArray[Any]:
     """(len,): the numbers of an index column of the samples of a data set, which may be a subset."""
     subject = f"{type(sampled).__name__}({name!r}): {dataset.folder}"
-    kinds = (
-        (pa.types.is_integer, pa.types.is_boolean)
-        if isinstance(sampled, Balance)
-        else (pa.types.is_primitive,)
-    )
-    names = [
-        column.name
-        for column in dataset.schema
-        if any(fits(column.type) for fits in kinds)
-    ]
-    names = [column for column in names if not column.endswith(("_offset", "_bytes"))]
+    names = _number_columns(dataset, of_classes=isinstance(sampled, Balance))
     if name not in names:
         raise ArgumentError(
             f"{subject} has no such numbers for each sample, expected one of {some_of(names, 10)}"
         )
     values = dataset.column(name)
     stored = dataset.stored_samples(np.arange(len(dataset)))
-    missing = (
-        np.flatnonzero(values.is_null().to_numpy()[stored])
-        if values.null_count
-        else np.empty(0, np.int64)
-    )
-    if len(missing):
-        raise ArgumentError(
-            f"{subject} has {len(missing):,} samples without one, the first is sample {missing[0]}. Leave them out: "
-            "dataset.filter(pyarrow.compute.is_valid(pyarrow.compute.field(...)))"
-        )
-    chosen: npt.NDArray[Any] = (
-        values.fill_null(0) if values.null_count else values
-    ).to_numpy()[stored]
-    return chosen
+    if values.null_count:
+        missing = np.flatnonzero(values.is_null().to_numpy()[stored])
+        if len(missing):
+            raise ArgumentError(
+                f"{subject} has {len(missing):,} samples without one, the first is sample {missing[0]}. Leave them "
+                "out: dataset.filter(pyarrow.compute.is_valid(pyarrow.compute.field(...)))"
+            )
+        values = values.fill_null(0)
+    numbers: npt.NDArray[Any] = values.to_numpy()[stored]
+    return numbers
+
+
+def _number_columns(dataset: Dataset, *, of_classes: bool) -> list[str]:
+    """The index columns that hold a number, or a class, for each sample, without those of the places of members."""
+    names = []
+    for column in dataset.schema:
+        fits = pa.types.is_primitive(column.type)
+        if of_classes:
+            fits = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
+        if fits and not column.name.endswith(("_offset", "_bytes")):
+            names.append(column.name)
+    return names

@@ -202,7 +202,7 @@ class DaliDecoder(Stage):
         return inputs
 
     def _explain(self, error: Exception, in_dali: Sequence[Job]) -> Exception:
-        cause = find_device_fault(error, self._device_id)
+        cause: Exception | None = find_device_fault(error, self._device_id)
         if cause is None:
             cause = self.screen.explain_failure(in_dali)
         if cause is not None:
