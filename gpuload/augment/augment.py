@@ -59,7 +59,7 @@ _FILTER = 24
 _SAMPLES_FOR_OPS = 256  # whose steps tell which operations are compiled with the loader
 
 
-class _Drawn(NamedTuple):
+class _DrawnNumbers(NamedTuple):
     """The random numbers of N samples, float64 in [0, 1).
 
     flip, vertical_flip: (N,), which images are mirrored.
@@ -464,14 +464,14 @@ class Augment:
         key = make_key(seed, epoch, TRANSFORM, view, number)
         return sample_draws(each_key(key, repeats), samples)
 
-    def _draw_numbers(self, key: U64 | int, samples: I64) -> _Drawn:
+    def _draw_numbers(self, key: U64 | int, samples: I64) -> _DrawnNumbers:
         """The random numbers of samples (N,), drawn at once, since every NumPy call has a cost of its own."""
         has_choice = self.interpolation == "random"
         numbers = [_FLIP, _VERTICAL_FLIP, *range(_CROP, _CROP + self._geometry.numbers)]
         if has_choice:
             numbers.append(_FILTER)
         drawn = uniform(key, samples * CROP_DRAWS.count + np.array(numbers)[:, None])
-        return _Drawn(
+        return _DrawnNumbers(
             flip=drawn[0],
             vertical_flip=drawn[1],
             crop=drawn[2 : 2 + self._geometry.numbers],

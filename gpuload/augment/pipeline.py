@@ -23,7 +23,7 @@ _BLACK = (0, (0, 0, 0))
 
 
 @dataclass(frozen=True)
-class Step:
+class PipelineStep:
     """A step of a pipeline.
 
     stage: its place in the order of `Augment`.
@@ -39,7 +39,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Crop(Step):
+class Crop(PipelineStep):
     """Something that gives images another size.
 
     kind: by which `_CROPS` knows it: the name, or more where that has several meanings.
@@ -61,7 +61,7 @@ class Crop(Step):
 
 
 @dataclass(frozen=True)
-class Flip(Step):
+class Flip(PipelineStep):
     """A flip with probability `p`."""
 
     stage = 1
@@ -71,7 +71,7 @@ class Flip(Step):
 
 
 @dataclass(frozen=True)
-class PixelChange(Step):
+class PixelChange(PipelineStep):
     """One of `gpuload.transforms`, whose numbers are in levels of 0..255."""
 
     stage = 2
@@ -80,7 +80,7 @@ class PixelChange(Step):
 
 
 @dataclass(frozen=True)
-class Normalization(Step):
+class Normalization(PipelineStep):
     """Normalize, with constants for pixels in 0..1."""
 
     stage = 3
@@ -89,7 +89,7 @@ class Normalization(Step):
 
 
 @dataclass(frozen=True)
-class Erasing(Step):
+class Erasing(PipelineStep):
     """A RandomErasing, whose value is in units of the batch."""
 
     stage = 4
@@ -100,7 +100,7 @@ class Erasing(Step):
 # ---- what commutes
 
 
-def check_order(steps: Sequence[Step]) -> None:
+def check_order(steps: Sequence[PipelineStep]) -> None:
     """Raises ArgumentError where the steps, in the order of `Augment`, do something else than in their own order."""
     for earlier, later in combinations(steps, 2):
         if earlier.stage > later.stage and (reason := obstacle(earlier, later)):
@@ -110,7 +110,7 @@ def check_order(steps: Sequence[Step]) -> None:
             )
 
 
-def obstacle(earlier: Step, later: Step) -> str:
+def obstacle(earlier: PipelineStep, later: PipelineStep) -> str:
     """Why a step that `Augment` does before another one may not come after it in a pipeline; "" if it may: both orders
     give each result with the same probability."""
     if isinstance(later, Flip):
@@ -186,7 +186,7 @@ def _keeps_black(transform: Any) -> bool:
 
 
 def lopsided_changes(name: str, transform: Any) -> dict[Axis, str]:
-    """`Step.lopsided` of a transform of pixels."""
+    """`PipelineStep.lopsided` of a transform of pixels."""
     policies = (
         transforms.RandAugment
         | transforms.TrivialAugmentWide
@@ -294,7 +294,7 @@ _CROPS: dict[tuple[str, ...], Callable[..., Geometry]] = {
 }
 
 
-def arguments(steps: Sequence[Step]) -> dict[str, Any]:
+def arguments(steps: Sequence[PipelineStep]) -> dict[str, Any]:
     """The arguments of `Augment` that do the same as the steps.
 
     Raises:
@@ -340,7 +340,7 @@ def _crop_of(crops: Sequence[Crop]) -> Geometry:
     return make(*crops)
 
 
-def _flip_of(steps: Iterable[Step], axis: Axis) -> float:
+def _flip_of(steps: Iterable[PipelineStep], axis: Axis) -> float:
     """The probability that an image is mirrored along this axis, by an odd number of flips."""
     probability = 0.0
     for step in steps:

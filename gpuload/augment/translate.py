@@ -1,9 +1,9 @@
 """Translates pipelines of torchvision, timm, open_clip, DINOv2 and lightly to arguments of `Augment`, importing none of
 these.
 
-A pipeline is read step by step, by the names of classes: each becomes a `Step`, whose numbers are in levels of 0..255,
-or changes the `Values` that images have. `pipeline.arguments` then makes one `Augment` of the steps, or says which two
-cannot change places. Anything else is refused by its name.
+A pipeline is read step by step, by the names of classes: each becomes a `PipelineStep`, whose numbers are in levels of
+0..255, or changes the `Values` that images have. `pipeline.arguments` then makes one `Augment` of the steps, or says
+which two cannot change places. Anything else is refused by its name.
 """
 
 import math
@@ -37,8 +37,8 @@ from gpuload.augment.pipeline import (
     Erasing,
     Flip,
     Normalization,
+    PipelineStep,
     PixelChange,
-    Step,
 )
 from gpuload.augment.timm_text import NAMES as TIMM_POLICIES
 from gpuload.augment.timm_text import policy_of_timm
@@ -79,7 +79,7 @@ def arguments_of(transform: Any) -> dict[str, Any]:
             counterpart here; an order that gives something else than the order here: crop and resize, flips, what
             changes pixels, Normalize, RandomErasing; or a dtype or range of values that `Augment` does not make.
     """
-    reader = _Reader()
+    reader = _PipelineReader()
     for step in _flatten(transform):
         reader.read(step)
     return reader.result()
@@ -107,7 +107,7 @@ def _flatten(transform: Any) -> Iterator[Any]:
         yield transform
 
 
-class _Reader:
+class _PipelineReader:
     """Reads the steps of a pipeline.
 
     steps: those that are read. values: the images' after them. size: (height, width) of the images after them in
@@ -115,7 +115,7 @@ class _Reader:
     """
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[PipelineStep] = []
         self.values = Values()
         self.size: HeightWidth | None = None
 
@@ -129,7 +129,7 @@ class _Reader:
         if name in CONVERSIONS:
             self.values.convert(step, name)
         else:
-            self._READERS.get(name, _Reader.read_pixels)(self, step, name)
+            self._READERS.get(name, _PipelineReader.read_pixels)(self, step, name)
 
     def result(self) -> dict[str, Any]:
         """The arguments of `Augment`."""
@@ -478,7 +478,7 @@ class _Reader:
             else transforms.RandomGrayscale(0.0)
         )
 
-    _READERS: ClassVar[Mapping[str, Callable[["_Reader", Any, str], None]]] = {
+    _READERS: ClassVar[Mapping[str, Callable[["_PipelineReader", Any, str], None]]] = {
         "RandomResizedCrop": read_random_resized_crop,
         "Resize": read_resize,
         "RandomShortestSize": read_shortest_size,

@@ -40,7 +40,7 @@ from gpuload.decode.native.images import (
     bands_of,
     picture_kind,
 )
-from gpuload.decode.native.values import Target, as_levels
+from gpuload.decode.native.values import PixelTarget, as_levels
 from gpuload.decode.pillow import UndecodableError, crop_and_resize_mask, decode_mask
 from gpuload.decode.postprocess import Postprocess, level_dtype, warp_masks
 from gpuload.decode.runner import Job, Stage, Work
@@ -54,7 +54,7 @@ from gpuload.machine.apart import Flag
 from gpuload.read.batch import Batch
 from gpuload.types import U8, Array
 
-# Writes the levels of one image, or its values if nothing else remains to be done, to a `native.values.Target`.
+# Writes the levels of one image, or its values if nothing else remains to be done, to a `native.values.PixelTarget`.
 MakeLevels = Callable[[Any], None]
 
 
@@ -469,7 +469,7 @@ class _View:
         if values is None:
             _write(levels, out)
         elif callable(levels) and values.is_linear(view):
-            levels(Target(out, values.mean, values.factor))
+            levels(PixelTarget(out, values.mean, values.factor))
             values.erase(out, view)
         else:
             _write(levels, block := np.empty(out.shape, values.level_dtype))

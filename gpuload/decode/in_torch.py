@@ -1,6 +1,6 @@
 """Stages in torch: the last one for a GPU, and those of two decoders that share each batch.
 
-    Split ─► stages of DALI's part, stages of the CPU's part ─► Join
+    SplitParts ─► stages of DALI's part, stages of the CPU's part ─► Join
 
 On a host with many cores the CPU decoder is about as fast as a GPU's JPEG engines, so idle cores add throughput. Each
 sample has exactly the pixels of the decoder that it is assigned to. A sample that replaces one that does not decode

@@ -20,7 +20,7 @@ from gpuload.decode.interface import (
     Resources,
     Stored,
 )
-from gpuload.decode.runner import OnPart, Runner, Split, Stage
+from gpuload.decode.runner import OnPart, Runner, SplitParts, Stage
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, MissingPackageError
 from gpuload.fields.images import GRAY, RGB, Pixels, is_raw
@@ -273,7 +273,7 @@ def open_decoder(
         ArgumentError: both encoded and raw images for DALI.
     """
     if not pictures:
-        return FaultHandler(Runner([Split(lambda job: ())], resources.prefetch))
+        return FaultHandler(Runner([SplitParts(lambda job: ())], resources.prefetch))
     opening = _Opening(device_id, open_device(device_id), resources)
     with paused_collector():
         stages, prepare = (
@@ -327,7 +327,7 @@ class _Opening(NamedTuple):
         dali_stages, screen = self.dali(image)
         feed, *dali = [OnPart(DALI, stage) for stage in dali_stages]
         begin, *native = [OnPart(NATIVE, stage) for stage in self.native([image])]
-        split = Split(partial(divide, cpu_share))
+        split = SplitParts(partial(divide, cpu_share))
 
         def prepare(batch: Batch) -> tuple[Batch, dict[int, Fault]]:
             return screen.prepare(batch, np.flatnonzero(~is_for_cpu(batch, cpu_share)))
@@ -360,7 +360,11 @@ class _Opening(NamedTuple):
         call = CallFunctions(
             pictures, functions, caller, self.buffers, finishes=self.device is None
         )
-        stages = [Split(call.inner), *(OnPart(0, stage) for stage in decoding), call]
+        stages = [
+            SplitParts(call.inner),
+            *(OnPart(0, stage) for stage in decoding),
+            call,
+        ]
         if self.device is not None:
             stages.append(self.finish(pictures))
         return stages, prepare

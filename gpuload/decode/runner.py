@@ -335,7 +335,7 @@ class Stage:
         """Frees the stage's resources."""
 
 
-class Split(Stage):
+class SplitParts(Stage):
     """Splits each batch. parts_of: makes the parts."""
 
     name = "read"

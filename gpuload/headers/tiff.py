@@ -136,7 +136,7 @@ def read_pages(data: bytes) -> list[TiffPage]:
     if data[:4] not in STARTS:
         return []
     order = "<" if data[:2] == b"II" else ">"
-    layout = _Layout(data, order, data[2:4] in (b"+\0", b"\0+"))
+    layout = _PixelLayout(data, order, data[2:4] in (b"+\0", b"\0+"))
     pages: list[TiffPage] = []
     below: list[int] = []
     for number, tags in enumerate(layout.chain()):
@@ -151,7 +151,7 @@ def read_pages(data: bytes) -> list[TiffPage]:
     return pages
 
 
-class _Layout:
+class _PixelLayout:
     """Where directories are. is_big: BigTIFF, whose offsets have 8 bytes."""
 
     def __init__(self, data: bytes, order: str, is_big: bool) -> None:

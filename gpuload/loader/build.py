@@ -19,7 +19,7 @@ from gpuload.loader.pipeline import CorruptSamples, Pipeline
 from gpuload.order.plan import OrderPlan, plan_order
 from gpuload.output.arrays import Arrays, make_arrays
 from gpuload.output.collate import Collate
-from gpuload.read.batches import BatchReader, BucketedReader, Wanted, check_space
+from gpuload.read.batches import BatchReader, BucketedReader, WantedFields, check_space
 
 
 class Decoding(NamedTuple):
@@ -188,7 +188,7 @@ def build_reader(
     if decoding.functions is not None:
         columns = tuple(dict.fromkeys((*columns, "key")))
     decodes = bool(decoding.pictures)
-    wanted = Wanted(columns, collate.members, collate.pictures, decodes)
+    wanted = WantedFields(columns, collate.members, collate.pictures, decodes)
     make_stream = order.make_stream
     return partial(reader, config.datasets, make_stream, wanted, collate.prepare)
 

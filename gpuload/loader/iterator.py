@@ -29,7 +29,7 @@ from gpuload.loader.arguments import ADVICE, ARGUMENTS, STATE
 from gpuload.loader.build import build, build_order, build_preview
 from gpuload.loader.config import LoaderConfig
 from gpuload.loader.pipeline import Report, check_current, followed
-from gpuload.loader.progress import Loop, Progress
+from gpuload.loader.progress import Loop, LoopProgress
 from gpuload.loader.samplers import Sampler, make_sampler
 from gpuload.machine.apart import Flag
 from gpuload.machine.ranks import Ranks, compare_ranks, compare_with_counterparts
@@ -160,7 +160,7 @@ class DaliIterator:
         world_size: int | None = None,
     ) -> None:
         self._process = os.getpid()
-        self._progress = Progress()
+        self._progress = LoopProgress()
         self._over = Flag()  # set where another loop, or `close`, ends the current one
         self.config = LoaderConfig.of_arguments(
             data,

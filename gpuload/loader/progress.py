@@ -6,7 +6,7 @@ from typing import Any
 from gpuload.order.stream import Position
 
 
-class Progress:
+class LoopProgress:
     """next: where the next loop starts. handed_out: after the last batch of this one. last: before and after the last
     batch handed out, or None. is_loaded: whether the next loop starts at a position that was loaded."""
 
@@ -28,7 +28,9 @@ class Loop(Iterator[Any]):
     """
 
     def __init__(
-        self, batches: Generator[tuple[Any, Position], None, None], progress: Progress
+        self,
+        batches: Generator[tuple[Any, Position], None, None],
+        progress: LoopProgress,
     ) -> None:
         self._batches = batches
         self._progress = progress

@@ -60,7 +60,7 @@ class _Pass(NamedTuple):
     epoch: int
 
 
-class Wanted(NamedTuple):
+class WantedFields(NamedTuple):
     """What is read of each sample besides its image.
 
     columns: Names of index columns, such as "label".
@@ -94,7 +94,7 @@ class BatchReader:
         self,
         datasets: tuple[Dataset, ...],
         make_stream: Callable[[], Stream],
-        wanted: Wanted,
+        wanted: WantedFields,
         prepare: Prepare = lambda batch: batch,
     ) -> None:
         self._prepare = prepare
@@ -373,7 +373,7 @@ class BucketedReader(BatchReader):
         epochs: Epochs,
         datasets: tuple[Dataset, ...],
         make_stream: Callable[[], Stream],
-        wanted: Wanted,
+        wanted: WantedFields,
         prepare: Prepare = lambda batch: batch,
     ) -> None:
         super().__init__(datasets, make_stream, wanted, prepare)

@@ -15,7 +15,7 @@ from gpuload.decode.native.cuts import crop_or_pad, resample
 from gpuload.decode.native.images import bands_of
 from gpuload.decode.native.steps import DecodeStep, ThreadMemory
 from gpuload.decode.native.transforms import run
-from gpuload.decode.native.values import Target
+from gpuload.decode.native.values import PixelTarget
 from gpuload.fields.images import Pixels
 from gpuload.kernels.images import EncodedImages, new_scratch
 from gpuload.kernels.jpeg import check_jpegs, exif_orientation, find_points
@@ -97,13 +97,13 @@ def png_results() -> Iterator[bytes]:
             yield decoded(data, window, 1, b"")
 
 
-def targets(channels: int, pixels: Pixels | None) -> Iterator[Target]:
+def targets(channels: int, pixels: Pixels | None) -> Iterator[PixelTarget]:
     bands = None if pixels is None else bands_of(pixels)
     mean = np.linspace(90, 130, channels, dtype=np.float32)
     factor = np.linspace(0.01, 0.02, channels, dtype=np.float32)
     for size in ((96, 96), (37, 9)):
-        yield Target(np.zeros((1, channels, *size), np.float32), mean, factor, bands)
-        yield Target(np.zeros((1, *size, channels), np.float32).transpose(0, 3, 1, 2), mean, factor, bands)
+        yield PixelTarget(np.zeros((1, channels, *size), np.float32), mean, factor, bands)
+        yield PixelTarget(np.zeros((1, *size, channels), np.float32).transpose(0, 3, 1, 2), mean, factor, bands)
 
 
 def resize_results() -> Iterator[bytes]:

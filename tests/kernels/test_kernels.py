@@ -183,11 +183,11 @@ def test_kernels_run_without_pythons_lock() -> None:
 def test_memory_that_is_missing_is_an_error() -> None:
     """Of an output as large as nobody has."""
     from gpuload.decode.native.cuts import resample
-    from gpuload.decode.native.values import Target
+    from gpuload.decode.native.values import PixelTarget
 
     image = np.zeros((8, 8, 3), np.uint8)
     picture = np.array([(image.ctypes.data, 8, 8, 24, 0, 0, 1)], structs.PICTURE)
-    target = Target(np.zeros((1, 3, 4, 4), np.float32), np.zeros(3, np.float32), np.ones(3, np.float32))
+    target = PixelTarget(np.zeros((1, 3, 4, 4), np.float32), np.zeros(3, np.float32), np.ones(3, np.float32))
     whole = np.array([[0, 0, 8, 8]])
     step = resample(picture, whole, whole.astype(float), np.zeros((1, 2), np.bool_), False, target)
     step.arguments.output.height = 1 << 58  # type: ignore[attr-defined]

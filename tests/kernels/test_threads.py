@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuload.decode.native.cuts import resample
 from gpuload.decode.native.transforms import transform
-from gpuload.decode.native.values import Target, as_levels
+from gpuload.decode.native.values import PixelTarget, as_levels
 from gpuload.kernels.structs import PICTURE
 from gpuload.transforms.ops import ARGS, Op
 from gpuload.transforms.steps import Steps
@@ -22,7 +22,7 @@ def test_views_with_transforms_are_the_same_by_many_threads() -> None:
     windows = np.tile([0, 0, SIDE, SIDE], (IMAGES, 1))
     steps = Steps(np.full((IMAGES, 1), Op.INVERT, np.int8), np.zeros((IMAGES, 1, ARGS), np.float32))
     out = np.zeros((IMAGES, 3, 32, 32), np.float32)
-    target = Target(out, np.zeros(3, np.float32), np.ones(3, np.float32))
+    target = PixelTarget(out, np.zeros(3, np.float32), np.ones(3, np.float32))
     nowhere = np.empty((1, 3, 32, 32), np.uint8)
     regions = windows.astype(np.float64)
     levels = resample(pictures, windows, regions, np.zeros((IMAGES, 2), np.bool_), False, as_levels(nowhere))

@@ -23,7 +23,7 @@ from gpuload.order.sampling import find_samplings
 from gpuload.order.stream import Part, Stream
 from gpuload.read import reader as read
 from gpuload.read.batch import Batch, MemberViews, StoredPictures
-from gpuload.read.batches import BatchReader, Wanted
+from gpuload.read.batches import BatchReader, WantedFields
 from gpuload.read.reader import Reader
 from gpuload.store import FolderStore
 
@@ -39,7 +39,7 @@ def make(data: Any, weights: Any = None) -> tuple[BatchReader, Stream]:
     samplings = find_samplings(datasets, None if weights is None else gpuload.Weights(weights), shuffle=True)
     stream = Stream(data, samplings, seed=5, window=2, shuffle=True)
     masks = (MovedMask("mask", "image", 0),)
-    wanted = Wanted(("label", "key", "boxes"), ("features",), masks, decodes=True)
+    wanted = WantedFields(("label", "key", "boxes"), ("features",), masks, decodes=True)
     return BatchReader(datasets, lambda: stream, wanted), stream
 
 

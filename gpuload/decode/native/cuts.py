@@ -9,7 +9,7 @@ from gpuload.augment import Form, View
 from gpuload.augment.crops import PADDING_MODES, Crops, source_range
 from gpuload.decode.native.steps import Step
 from gpuload.decode.native.transforms import transform
-from gpuload.decode.native.values import Target, as_levels, output_of
+from gpuload.decode.native.values import PixelTarget, as_levels, output_of
 from gpuload.decode.postprocess import Postprocess, has_own
 from gpuload.fields.rows import take
 from gpuload.kernels.structs import CropArguments, ResizeArguments, address
@@ -28,7 +28,7 @@ def resample(
     regions: F64,
     flips: Bools,
     cubic: bool,
-    target: Target,
+    target: PixelTarget,
 ) -> Step:
     """The step that resizes a region of each of N images to the size of the output.
 
@@ -62,7 +62,7 @@ def crop_or_pad(
     sizes: I64,
     fills: npt.NDArray[Any],
     mode: int,
-    target: Target,
+    target: PixelTarget,
 ) -> Step:
     """As `resample`, without scaling: a window of each image, as large as the output.
 
@@ -91,7 +91,7 @@ def crop_or_pad(
     )
 
 
-def _bands_address(target: Target) -> int | None:
+def _bands_address(target: PixelTarget) -> int | None:
     return None if target.bands is None else address(target.bands)
 
 
@@ -161,7 +161,7 @@ class Cuts:
             self.factors = np.select([gap >= 8, gap >= 4, gap >= 2], [8, 4, 2], 1)
 
     def step_of(
-        self, pictures: Array, target: Target, postprocess: Postprocess
+        self, pictures: Array, target: PixelTarget, postprocess: Postprocess
     ) -> Step | None:
         """The step that makes the whole view of all pictures; None where Python has a part in it."""
         view = self.view
@@ -181,7 +181,11 @@ class Cuts:
         return transform(view.steps, target, levels)
 
     def fill(
-        self, pictures: Array, rows: slice, target: Target, postprocess: Postprocess
+        self,
+        pictures: Array,
+        rows: slice,
+        target: PixelTarget,
+        postprocess: Postprocess,
     ) -> None:
         """Writes the whole view of these pictures to these rows of the target."""
         out = target.out[rows]
@@ -194,7 +198,7 @@ class Cuts:
         self.make(pictures, rows, as_levels(levels, target.bands))
         postprocess(levels, out, view)
 
-    def make(self, pictures: Array, rows: slice, target: Target) -> None:
+    def make(self, pictures: Array, rows: slice, target: PixelTarget) -> None:
         """Makes the cuts of the images at these rows, each with its own filter; the arguments are those of `_step`."""
         if self._places_images:
             self._place(pictures, rows, target)
@@ -208,7 +212,7 @@ class Cuts:
             chosen["pixels"][others] = 0  # for which nothing is done
             self._step(chosen, rows, target, cubic)(0, len(pictures))
 
-    def _place(self, pictures: Array, rows: slice, target: Target) -> None:
+    def _place(self, pictures: Array, rows: slice, target: PixelTarget) -> None:
         """As `make`, one by one: each image has its own size, and the rest of its output is padding."""
         fills = self._fill_values(target)
         first_row = rows.indices(len(self._regions))[0]
@@ -223,7 +227,7 @@ class Cuts:
                     target,
                 )
 
-    def _fill_values(self, target: Target) -> Array:
+    def _fill_values(self, target: PixelTarget) -> Array:
         """The values of the padding, of each channel."""
         level = 1.0 if target.bands is None else target.bands.peak / 255
         fills = self.form.fills(target.out.shape[1])
@@ -232,7 +236,7 @@ class Cuts:
         return values.astype(target.out.dtype)
 
     def _place_one(
-        self, picture: Array, row: int, out: Array, fills: Array, target: Target
+        self, picture: Array, row: int, out: Array, fills: Array, target: PixelTarget
     ) -> None:
         """Makes the image at a row, and the padding around it."""
         top, left, bottom, right = self._places[row].tolist()
@@ -246,7 +250,11 @@ class Cuts:
             plane[top:bottom, left:right] = shown[0, channel]
 
     def _step(
-        self, pictures: Array, rows: slice, target: Target, cubic: bool | None = None
+        self,
+        pictures: Array,
+        rows: slice,
+        target: PixelTarget,
+        cubic: bool | None = None,
     ) -> Step:
         """The step that makes the cuts of the images at these rows.
 
@@ -274,7 +282,7 @@ class Cuts:
             pictures, self.windows[rows], self._regions[rows], flips, cubic, target
         )
 
-    def _fills(self, target: Target) -> Array:
+    def _fills(self, target: PixelTarget) -> Array:
         """What is outside of images, as `crop_or_pad` takes it."""
         if target.bands is None:
             return np.array(self.form.fills(3), np.uint8)

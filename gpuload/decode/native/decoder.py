@@ -17,7 +17,7 @@ from gpuload.decode.native.cuts import Cuts
 from gpuload.decode.native.images import DecodePlan, ImageDecoder, picture_kind
 from gpuload.decode.native.maps import MapView, MaskView
 from gpuload.decode.native.steps import SharedBlocks, Step
-from gpuload.decode.native.values import Target
+from gpuload.decode.native.values import PixelTarget
 from gpuload.decode.postprocess import Postprocess
 from gpuload.decode.runner import Job, Stage, Work
 from gpuload.kernels.structs import Bands
@@ -55,7 +55,7 @@ class _ImageView:
         self.out = out
         planes = out if form.layout == "NCHW" else out.transpose(0, 3, 1, 2)
         self._postprocess = postprocess
-        self._target = Target(planes, postprocess.mean, postprocess.factor, bands)
+        self._target = PixelTarget(planes, postprocess.mean, postprocess.factor, bands)
 
     def open(self, pictures: Array) -> Step | None:
         """The step that makes the view of all pictures; None where Python has a part in it."""

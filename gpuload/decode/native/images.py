@@ -112,7 +112,7 @@ class ImageDecoder:
         self._is_mask = stored.is_mask
         self._pixels = RGB if stored.source == GRAY else stored.source
         self._has_jpegs = stored.source in (RGB, GRAY)
-        self._thread = _Thread()
+        self._thread = _ThreadLocalMemory()
 
     def step(self, plan: DecodePlan) -> DecodeStep | None:
         """What completes pictures; None where there is nothing to decode."""
@@ -185,7 +185,7 @@ class ImageDecoder:
         return decode_pixels(data, size, self._pixels), 1
 
 
-class _Thread(threading.local):
+class _ThreadLocalMemory(threading.local):
     """A thread's memory, kept between calls: fresh pages cost more than copying."""
 
     def __init__(self) -> None:

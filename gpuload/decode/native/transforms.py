@@ -7,13 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload.decode.native.steps import Step
-from gpuload.decode.native.values import Target, output_of
+from gpuload.decode.native.values import PixelTarget, output_of
 from gpuload.kernels.structs import CropArguments, ResizeArguments, TransformArguments
 from gpuload.transforms.steps import Steps
 from gpuload.types import F32, U8
 
 
-def transform(steps: Steps, target: Target, levels: Step) -> Step:
+def transform(steps: Steps, target: PixelTarget, levels: Step) -> Step:
     """What makes views after their steps.
 
     Args:
@@ -46,7 +46,7 @@ def run(
         mean: float32 (C,).
         factor: float32 (C,).
     """
-    target = Target(out, mean, factor)
+    target = PixelTarget(out, mean, factor)
     ops = np.ascontiguousarray(steps.ops)
     numbers = np.ascontiguousarray(steps.args)
     arguments = _arguments(ops, numbers, target)
@@ -55,7 +55,7 @@ def run(
 
 
 def _arguments(
-    ops: npt.NDArray[np.int8], numbers: F32, target: Target
+    ops: npt.NDArray[np.int8], numbers: F32, target: PixelTarget
 ) -> TransformArguments:
     return TransformArguments(
         channels=target.out.shape[1],

@@ -9,7 +9,7 @@ from gpuload.kernels.structs import Bands, OutputMemory
 from gpuload.types import F32
 
 
-class Target(NamedTuple):
+class PixelTarget(NamedTuple):
     """The destination of views of images, as (level - mean) * factor.
 
     out: float32 (N, C, height, width), or uint8 for the levels themselves, then of uint8 pixels; contiguous in this
@@ -22,15 +22,15 @@ class Target(NamedTuple):
     bands: Bands | None = None
 
 
-def as_levels(out: npt.NDArray[Any], bands: Bands | None = None) -> Target:
+def as_levels(out: npt.NDArray[Any], bands: Bands | None = None) -> PixelTarget:
     """A target for the levels themselves."""
     channels = out.shape[1]
-    return Target(
+    return PixelTarget(
         out, np.zeros(channels, np.float32), np.ones(channels, np.float32), bands
     )
 
 
-def output_of(target: Target) -> OutputMemory:
+def output_of(target: PixelTarget) -> OutputMemory:
     """A target for kernels."""
     out = target.out
     _, _, height, width = out.shape

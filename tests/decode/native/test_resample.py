@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from gpuload.decode.native.cuts import crop_or_pad, resample
 from gpuload.decode.native.images import bands_of
-from gpuload.decode.native.values import Target
+from gpuload.decode.native.values import PixelTarget
 from gpuload.fields.images import Pixels
 from gpuload.kernels.structs import PICTURE
 
@@ -29,11 +29,11 @@ def noise(height: int, width: int, seed: int = 0, kind: tuple[int, str] = RGB) -
     return (values * (PEAKS[dtype] + (dtype == "uint8"))).astype(dtype)
 
 
-def target_of(out: Any, kind: tuple[int, str] = RGB, mean: Any = 0, factor: Any = 1, **bands: Any) -> Target:
+def target_of(out: Any, kind: tuple[int, str] = RGB, mean: Any = 0, factor: Any = 1, **bands: Any) -> PixelTarget:
     """bands: arguments of `bands_of`."""
     channels = out.shape[1]
     constants = (np.full(channels, number, np.float32) for number in (mean, factor))
-    return Target(out, *constants, None if kind is RGB else bands_of(Pixels(*kind), **bands))
+    return PixelTarget(out, *constants, None if kind is RGB else bands_of(Pixels(*kind), **bands))
 
 
 def picture_of(pixels: np.ndarray, at: tuple[int, int] = (0, 0), factor: int = 1) -> np.ndarray:
@@ -51,7 +51,7 @@ def run(
     cubic: bool = False,
     at: tuple[int, int] = (0, 0),
     factor: int = 1,
-    target: Target | None = None,
+    target: PixelTarget | None = None,
     kind: tuple[int, str] = RGB,
 ) -> np.ndarray:
     """One image through `resample`; region and window are (top, left, bottom, right)."""

@@ -8,7 +8,7 @@ import pytest
 
 from gpuload.decode.native.cuts import crop_or_pad
 from gpuload.decode.native.steps import SharedBlocks, Step
-from gpuload.decode.native.values import Target
+from gpuload.decode.native.values import PixelTarget
 from gpuload.kernels.structs import PICTURE
 
 ROWS, SIDE = 40, 3
@@ -32,7 +32,7 @@ class Pictures:
         constants = np.zeros(3, np.float32), np.ones(3, np.float32)
         windows, sizes = np.tile([0, 0, SIDE, SIDE], (ROWS, 1)), np.full((ROWS, 2), SIDE)
         flips, fills = np.zeros((ROWS, 2), np.bool_), np.zeros(3, np.uint8)
-        return crop_or_pad(self.rows, windows, flips, sizes, fills, 0, Target(self.out, *constants))
+        return crop_or_pad(self.rows, windows, flips, sizes, fills, 0, PixelTarget(self.out, *constants))
 
     def left(self, block: int, fills: list[Step], alone: bool) -> list[int]:
         """Which blocks are left to the caller."""
