@@ -76,21 +76,16 @@ def normal_noise(
     )
     counters = torch.arange(total, device=device)
     if len(sizes) > 1:  # a single one is broadcast
-        key, begin = (
-            numbers.repeat_interleave(size, output_size=total)
-            for numbers in (key, begin)
-        )
+        key = key.repeat_interleave(size, output_size=total)
+        begin = begin.repeat_interleave(size, output_size=total)
     bits = random_bits(key, counters.sub_(begin))
-    parts = torch.stack(
-        [
-            _shifted(bits, 43),
-            _shifted(bits, 22) & 0x1FFFFF,
-            _shifted(bits, 1) & 0x1FFFFF,
-        ]
-    )
-    centred = (
-        (2 * parts + 1 - (1 << 21)).float().mul_(2.0**-21)
-    )  # the centre of each of 2**21 parts of -1..1
+    red = _shifted(bits, 43)
+    green = _shifted(bits, 22) & 0x1FFFFF
+    blue = _shifted(bits, 1) & 0x1FFFFF
+    parts = torch.stack([red, green, blue])
+    # The centre of each of 2**21 parts of -1..1.
+    centred = (2 * parts + 1 - (1 << 21)).float()
+    centred.mul_(2.0**-21)
     return centred.erfinv_().mul_(math.sqrt(2))
 
 
@@ -142,11 +137,12 @@ def erase(batch: Tensor, regions: ErasedRegions) -> None:
     On a CPU image by image, so that each stays in the cache; on a GPU all regions at once, in as many kernels for a
     batch as for one image. Both write the same values.
     """
-    chosen = np.flatnonzero(regions.box[:, 2] * regions.box[:, 3])
-    if len(chosen):
-        (_erase_each if batch.device.type == "cpu" else _erase_at_once)(
-            batch, chosen, take(regions, chosen)
-        )
+    areas = regions.box[:, 2] * regions.box[:, 3]
+    chosen = np.flatnonzero(areas)
+    if not len(chosen):
+        return
+    erase_chosen = _erase_each if batch.device.type == "cpu" else _erase_at_once
+    erase_chosen(batch, chosen, take(regions, chosen))
 
 
 def _erase_each(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
@@ -162,10 +158,11 @@ def _erase_each(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
         top, left, height, width = regions.box[region].tolist()
         pixels = value[region]
         if noise:
-            pixels = pixels + scale[region] * noise[region].view(3, height, width)
-        batch[image, :, top : top + height, left : left + width] = _rounded(
-            pixels, batch.dtype
-        )
+            noise_in_region = noise[region].view(3, height, width)
+            pixels = pixels + scale[region] * noise_in_region
+        rows = slice(top, top + height)
+        columns = slice(left, left + width)
+        batch[image, :, rows, columns] = _rounded(pixels, batch.dtype)
 
 
 def _erase_at_once(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
@@ -173,18 +170,16 @@ def _erase_at_once(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
     sizes = regions.box[:, 2].astype(np.int64) * regions.box[:, 3]
     total = int(sizes.sum())
     begins = np.cumsum(sizes) - sizes
-    facts = np.concatenate(
-        [chosen[:, None], begins[:, None], regions.box[:, [0, 1, 3]]], axis=1
-    ).astype(np.int64)
+    corners_and_widths = regions.box[:, [0, 1, 3]]
+    facts = np.column_stack([chosen, begins, corners_and_widths]).astype(np.int64)
     lengths = on_device(batch.device, sizes)
-    each = torch.arange(len(chosen), device=batch.device).repeat_interleave(
-        lengths, output_size=total
-    )
-    places = _places_in(on_device(batch.device, facts).index_select(0, each))
-    values = on_device(batch.device, regions.value).index_select(0, each)
+    numbers = torch.arange(len(chosen), device=batch.device)
+    region_of = numbers.repeat_interleave(lengths, output_size=total)
+    places = _places_in(on_device(batch.device, facts).index_select(0, region_of))
+    values = on_device(batch.device, regions.value).index_select(0, region_of)
     if regions.noise.any():
         noise = normal_noise(regions.key, sizes, batch.device)
-        scale = on_device(batch.device, regions.noise).index_select(0, each)
+        scale = on_device(batch.device, regions.noise).index_select(0, region_of)
         values = values + scale * noise.T
     values = _rounded(values, batch.dtype).to(batch.dtype)
     batch.permute(0, 2, 3, 1).index_put_(places, values)
@@ -209,13 +204,11 @@ def _rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _groups(codes: I8) -> list[tuple[int, int, int]]:
     """(code, begin, end) of each group of equal codes in sorted ones, without those that do nothing."""
-    distinct, begins = np.unique(codes, return_index=True)
-    ends = [*begins[1:].tolist(), len(codes)]
-    return [
-        (code, b, e)
-        for code, b, e in zip(distinct.tolist(), begins.tolist(), ends, strict=True)
-        if code
-    ]
+    distinct, first_rows = np.unique(codes, return_index=True)
+    begins = first_rows.tolist()
+    ends = [*begins[1:], len(codes)]
+    groups = zip(distinct.tolist(), begins, ends, strict=True)
+    return [group for group in groups if group[0] != Op.NOTHING]
 
 
 def _execute(
@@ -232,13 +225,8 @@ def _execute(
         below = torch.zeros_like(args[:, :3])
         below[:, 2].fill_(1)  # a copy from the host would wait for the GPU
         args = torch.cat([args[:, :6], below, args[:, 6:MAP_ARGS]], dim=1)
-        return warp(
-            images,
-            args,
-            np.insert(numbers[:, :9], [6, 6, 6], [0, 0, 1], axis=1),
-            True,
-            pixels,
-        )
+        numbers = np.insert(numbers[:, :9], [6, 6, 6], [0, 0, 1], axis=1)
+        return warp(images, args, numbers, True, pixels)
     if code in (Op.WARP_NEAREST, Op.WARP_BILINEAR):
         return warp(images, args, numbers, code == Op.WARP_BILINEAR, pixels)
     return _KERNELS[code](images, args)
@@ -268,17 +256,19 @@ def _checked(
     result: Any, images: Tensor, kernel: Callable[[Tensor, Tensor], object]
 ) -> Tensor:
     """What a kernel of the user's has made."""
-    actual, expected = (
-        f"{value.dtype} {tuple(value.shape)} on {value.device}"
-        if isinstance(value, Tensor)
-        else type(value).__name__
-        for value in (result, images)
-    )
+    actual = _in_words(result)
+    expected = _in_words(images)
     if actual != expected:
         raise ArgumentError(
             f"{kernel.__qualname__}: returned {actual}, expected {expected}"
         )
     return result.contiguous()
+
+
+def _in_words(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{value.dtype} {tuple(value.shape)} on {value.device}"
 
 
 # ---- kernels
@@ -298,8 +288,11 @@ def _gray(pixels: Tensor) -> Tensor:
     """float32 (n, 1, h, w), whole numbers, out of any (n, 3, h, w)."""
     if pixels.shape[1] == 1:
         return pixels.clone()
-    r, g, b = (pixels[:, i : i + 1] for i in range(3))
-    return r.mul(0.2989).add_(g, alpha=0.587).add_(b, alpha=0.114).floor_()
+    red, green, blue = pixels.split(1, dim=1)
+    gray = red.mul(0.2989)
+    gray.add_(green, alpha=0.587)
+    gray.add_(blue, alpha=0.114)
+    return gray.floor_()
 
 
 def brightness(images: Tensor, args: Tensor) -> Tensor:
@@ -310,17 +303,27 @@ def contrast(images: Tensor, args: Tensor) -> Tensor:
     pixels = images.float()
     # The sum of a line is a whole number that float32 holds exactly, the sum of lines one that float64 does: so the
     # order of additions does not matter, and an image is the same in any batch.
-    sums = _gray(pixels).sum(dim=3).sum(dim=(1, 2), dtype=torch.float64)
-    mean = (sums / (images.shape[2] * images.shape[3])).float().view(-1, 1, 1, 1)
+    line_sums = _gray(pixels).sum(dim=3)
+    sums = line_sums.sum(dim=(1, 2), dtype=torch.float64)
+    height, width = images.shape[2:]
+    mean = (sums / (height * width)).float().view(-1, 1, 1, 1)
     factor = _column(args, 0)
-    return levels(pixels.mul_(factor).add_(mean * (1 - factor)))
+    pixels.mul_(factor)
+    pixels.add_(mean * (1 - factor))
+    return levels(pixels)
 
 
 def saturation(images: Tensor, args: Tensor) -> Tensor:
     pixels = images.float()
     factor = _column(args, 0)
     gray = _gray(pixels)
-    return levels(pixels.mul_(factor).addcmul_(gray, 1 - factor))
+    pixels.mul_(factor)
+    pixels.addcmul_(gray, 1 - factor)
+    return levels(pixels)
+
+
+# Of red, green and blue: the share of the chroma at a turn is sign * |turn - middle| + offset, within 0..1.
+_HUE_RAMPS = ((3, 1, -1), (2, -1, 2), (4, -1, 2))
 
 
 def hue(images: Tensor, args: Tensor) -> Tensor:
@@ -329,22 +332,14 @@ def hue(images: Tensor, args: Tensor) -> Tensor:
     turn.add_(6 * _column(args, 0))
     # 0..6: red, yellow, green, cyan, blue, magenta.
     turn.sub_(torch.floor(turn / 6), alpha=6)
-    result = torch.empty_like(images)
-    for channel, (middle, sign, offset) in enumerate(
-        ((3, 1, -1), (2, -1, 2), (4, -1, 2))
-    ):
-        above = (
-            (turn - middle)
-            .abs_()
-            .mul_(sign)
-            .add_(offset)
-            .clamp_(0, 1)
-            .mul_(chroma)
-            .add_(smallest)
-        )
+    turned = torch.empty_like(images)
+    for channel, (middle, sign, offset) in enumerate(_HUE_RAMPS):
+        share = (turn - middle).abs_()
+        share.mul_(sign).add_(offset).clamp_(0, 1)
+        values = share.mul_(chroma).add_(smallest)
         # As torchvision rounds: 256 equal parts of 0..1.
-        result[:, channel : channel + 1] = levels(above.mul_(255.999 / 255))
-    return result
+        turned[:, channel : channel + 1] = levels(values.mul_(255.999 / 255))
+    return turned
 
 
 def _hexagon(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -353,25 +348,22 @@ def _hexagon(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Instead of a selection, which is slow in torch, this uses arithmetic with 0 and 1: `not_r` is 1 where red is not the
     largest channel.
     """
-    r, g, b = (images[:, i : i + 1] for i in range(3))
-    largest = torch.maximum(torch.maximum(r, g), b)
-    smallest = torch.minimum(torch.minimum(r, g), b)
-    not_r = (r < largest).to(torch.int16)
-    not_g = (g < largest).to(torch.int16)
-    r, g, b = (channel.to(torch.int16) for channel in (r, g, b))
-    difference = (
-        (b - r)
-        .mul_(1 - not_g)
-        .add_((r - g).mul_(not_g))
-        .mul_(not_r)
-        .add_((g - b).mul_(1 - not_r))
-    )
+    red, green, blue = images.split(1, dim=1)
+    largest = torch.maximum(torch.maximum(red, green), blue)
+    smallest = torch.minimum(torch.minimum(red, green), blue)
+    not_r = (red < largest).to(torch.int16)
+    not_g = (green < largest).to(torch.int16)
+    red = red.to(torch.int16)
+    green = green.to(torch.int16)
+    blue = blue.to(torch.int16)
+    difference = (blue - red).mul_(1 - not_g)
+    difference.add_((red - green).mul_(not_g))
+    difference.mul_(not_r)
+    difference.add_((green - blue).mul_(1 - not_r))
     chroma = (largest - smallest).float()
-    turn = (
-        difference.float()
-        .div_(chroma.clamp(min=1))
-        .add_((not_g + 1).mul_(not_r), alpha=2)
-    )
+    turn = difference.float().div_(chroma.clamp(min=1))
+    sixths = (not_g + 1).mul_(not_r)
+    turn.add_(sixths, alpha=2)
     return turn, chroma, smallest.float()
 
 
@@ -384,12 +376,9 @@ def solarize(images: Tensor, args: Tensor) -> Tensor:
 
 
 def solarize_add(images: Tensor, args: Tensor) -> Tensor:
-    return (
-        (images < 128)
-        .to(torch.uint8)
-        .mul_(_column(args, 0).to(torch.uint8))
-        .add_(images)
-    )
+    added = (images < 128).to(torch.uint8)
+    added.mul_(_column(args, 0).to(torch.uint8))
+    return added.add_(images)
 
 
 def posterize(images: Tensor, args: Tensor) -> Tensor:
@@ -398,31 +387,29 @@ def posterize(images: Tensor, args: Tensor) -> Tensor:
 
 
 def autocontrast(images: Tensor, args: Tensor) -> Tensor:
-    low, high = (
-        bound.float()
-        for bound in (
-            images.amin((2, 3), keepdim=True),
-            images.amax((2, 3), keepdim=True),
-        )
-    )
+    low = images.amin((2, 3), keepdim=True).float()
+    high = images.amax((2, 3), keepdim=True).float()
     flat = (high == low).float()  # a channel of one level stays as it is
     scale = (high - low) * (1 / 255) + flat
-    return levels(images.float().sub_(low * (1 - flat)).div_(scale))
+    pixels = images.float().sub_(low * (1 - flat))
+    return levels(pixels.div_(scale))
 
 
 def equalize(images: Tensor, args: Tensor) -> Tensor:
     """Pillow's ImageOps.equalize, in whole numbers: the levels of a channel become its cumulative histogram."""
     n, channels = images.shape[:2]
+    device = images.device
     flat = images.view(n, channels, -1).long()
-    histogram = torch.zeros((n, channels, 256), dtype=torch.int32, device=images.device)
-    histogram.scatter_add_(
-        2, flat, torch.ones((), dtype=torch.int32, device=images.device).expand_as(flat)
-    )
+    one_each = torch.ones((), dtype=torch.int32, device=device).expand_as(flat)
+    histogram = torch.zeros((n, channels, 256), dtype=torch.int32, device=device)
+    histogram.scatter_add_(2, flat, one_each)
     below = histogram.cumsum(2) - histogram  # pixels of a lower level
     # All pixels but those of the highest level, below which most pixels are.
-    step = (below * histogram.clamp(max=1)).amax(2, keepdim=True) // 255
-    table = ((below + step // 2) // step.clamp(min=1)).clamp_(0, 255)
-    table = torch.where(step > 0, table, torch.arange(256, device=images.device))
+    counted = (below * histogram.clamp(max=1)).amax(2, keepdim=True)
+    step = counted // 255
+    table = (below + step // 2) // step.clamp(min=1)
+    unchanged = torch.arange(256, device=device)
+    table = torch.where(step > 0, table.clamp_(0, 255), unchanged)
     return table.to(torch.uint8).gather(2, flat).view_as(images)
 
 
@@ -436,15 +423,14 @@ def sharpness(images: Tensor, args: Tensor) -> Tensor:
         return images.clone()
     pixels = images.float()
     inner = pixels[:, :, 1:-1, 1:-1]
-    lines = (pixels[:, :, :-2] + pixels[:, :, 1:-1]).add_(pixels[:, :, 2:])
-    blurred = (
-        (lines[..., :-2] + lines[..., 1:-1])
-        .add_(lines[..., 2:])
-        .add_(inner, alpha=4)
-        .mul_(1 / 13)
-        .round_()
-    )
-    inner += blurred.sub_(inner).mul_(1 - _column(args, 0))
+    lines = pixels[:, :, :-2] + pixels[:, :, 1:-1]
+    lines.add_(pixels[:, :, 2:])
+    blurred = lines[..., :-2] + lines[..., 1:-1]
+    blurred.add_(lines[..., 2:])
+    blurred.add_(inner, alpha=4)
+    blurred.mul_(1 / 13).round_()
+    difference = blurred.sub_(inner)
+    inner += difference.mul_(1 - _column(args, 0))
     return levels(pixels)
 
 
@@ -454,10 +440,9 @@ def gaussian_blur(images: Tensor, args: Tensor, numbers: F32) -> Tensor:
     Weights beyond five sigmas, less than a millionth of the sum, are omitted, so that the kernel is no larger than
     needed.
     """
-    x, y = (
-        int(np.minimum(np.ceil(5 * numbers[:, 0]), numbers[:, size] // 2).max())
-        for size in (1, 2)
-    )
+    five_sigmas = np.ceil(5 * numbers[:, 0])
+    x = int(np.minimum(five_sigmas, numbers[:, 1] // 2).max())
+    y = int(np.minimum(five_sigmas, numbers[:, 2] // 2).max())
     pixels = functional.pad(images.float(), (x, x, y, y), mode="reflect")
     pixels = _weighted(pixels, _weights(args, x, 1), 3)
     return levels(_weighted(pixels, _weights(args, y, 2), 2).round_())
@@ -483,37 +468,36 @@ def _weighted(pixels: Tensor, weights: Tensor, dim: int) -> Tensor:
 def affine(images: Tensor, args: Tensor) -> Tensor:
     """Each pixel takes the nearest one that it comes from, or the fill; (n, c, h, w), of any number of channels c."""
     n, channels, height, width = images.shape
-    x = torch.arange(width, device=images.device) - (width - 1) / 2
-    y = (torch.arange(height, device=images.device) - (height - 1) / 2).view(-1, 1)
+    x, y = _from_center(images)
     matrix = args[:, :6].reshape(n, 6, 1, 1)
-    x_at, y_at = (
-        x * matrix[:, first]
-        + (y * matrix[:, first + 1] + matrix[:, first + 2] + (size - 1) / 2)
-        for first, size in ((0, width), (3, height))
-    )
-    return _nearest(images, x_at, y_at, args[:, 6 : 6 + channels])
+    # Each line's part is summed first: float32 rounds another order differently.
+    x_of_line = y * matrix[:, 1] + matrix[:, 2] + (width - 1) / 2
+    y_of_line = y * matrix[:, 4] + matrix[:, 5] + (height - 1) / 2
+    x_source = x * matrix[:, 0] + x_of_line
+    y_source = x * matrix[:, 3] + y_of_line
+    return _nearest(images, x_source, y_source, args[:, 6 : 6 + channels])
+
+
+def _from_center(images: Tensor) -> tuple[Tensor, Tensor]:
+    """float32 (w,) and (h, 1): x and y of each pixel, from the centre."""
+    height, width = images.shape[2:]
+    x = torch.arange(width, device=images.device) - (width - 1) / 2
+    y = torch.arange(height, device=images.device) - (height - 1) / 2
+    return x, y.view(-1, 1)
 
 
 def _nearest(images: Tensor, x: Tensor, y: Tensor, fill: Tensor) -> Tensor:
     """The pixels nearest to x, y, float32 (n, h, w), which are overwritten, or the fill (n, c)."""
     n, channels, height, width = images.shape
     # -1 and the size: the frame.
-    x, y = (
-        place.round_().clamp_(-1, size).int()
-        for place, size in ((x, width), (y, height))
-    )
-    framed = (
-        fill.to(images.dtype)
-        .view(n, channels, 1, 1)
-        .repeat(1, 1, height + 2, width + 2)
-    )
+    column = x.round_().clamp_(-1, width).int()
+    line = y.round_().clamp_(-1, height).int()
+    fills = fill.to(images.dtype).view(n, channels, 1, 1)
+    framed = fills.repeat(1, 1, height + 2, width + 2)
     framed[:, :, 1:-1, 1:-1] = images
-    source = y.add_(1).mul_(width + 2).add_(x).add_(1).view(n, 1, -1).long()
-    return (
-        framed.view(n, channels, -1)
-        .gather(2, source.expand(-1, channels, -1))
-        .view_as(images)
-    )
+    place = line.add_(1).mul_(width + 2).add_(column).add_(1)
+    source = place.view(n, 1, -1).long().expand(-1, channels, -1)
+    return framed.view(n, channels, -1).gather(2, source).view_as(images)
 
 
 def warp(
@@ -529,30 +513,33 @@ def warp(
     x, y = _sources(images, args, bool(numbers[:, 6:8].any()))
     fill = _warp_fill(images, args, pixels)
     if not bilinear:
-        return _nearest(images, x.add_((width - 1) / 2), y.add_((height - 1) / 2), fill)
+        x.add_((width - 1) / 2)
+        y.add_((height - 1) / 2)
+        return _nearest(images, x, y, fill)
     grid = torch.stack([x.mul_(2 / width), y.mul_(2 / height)], dim=-1)
-    fills = bool(numbers[:, MAP_ARGS:].any())
-    values = _interpolated(images, grid, fill if fills else None)
+    is_filled = bool(numbers[:, MAP_ARGS:].any())
+    values = _interpolated(images, grid, fill if is_filled else None)
     if images.dtype == torch.uint8:
         return levels(values.round_())
-    is_whole = pixels.dtype != "float32"
-    return values.round_().clamp_(0, pixels.peak) if is_whole else values
+    if pixels.dtype == "float32":
+        return values
+    return values.round_().clamp_(0, pixels.peak)
 
 
-def _sources(images: Tensor, args: Tensor, divides: bool) -> list[Tensor]:
+def _sources(images: Tensor, args: Tensor, divides: bool) -> tuple[Tensor, Tensor]:
     """Where each pixel comes from, x and y from the centre: float32 (n, h, w) each. divides: there are perspectives."""
-    n, _, height, width = images.shape
-    x = torch.arange(width, device=images.device) - (width - 1) / 2
-    y = (torch.arange(height, device=images.device) - (height - 1) / 2).view(-1, 1)
-    matrix = args[:, :MAP_ARGS].reshape(n, MAP_ARGS, 1, 1)
-    rows = [
-        x * matrix[:, first] + (y * matrix[:, first + 1] + matrix[:, first + 2])
-        for first in (0, 3)
-    ]
+    x, y = _from_center(images)
+    matrix = args[:, :MAP_ARGS].reshape(len(images), MAP_ARGS, 1, 1)
+    x_source = x * matrix[:, 0] + (y * matrix[:, 1] + matrix[:, 2])
+    y_source = x * matrix[:, 3] + (y * matrix[:, 4] + matrix[:, 5])
     if not divides:
-        return [row.div_(matrix[:, 8]) for row in rows]
-    along = x * matrix[:, 6] + (y * matrix[:, 7] + matrix[:, 8])
-    return [row.div_(along).nan_to_num_(nan=torch.inf) for row in rows]
+        x_source.div_(matrix[:, 8])
+        y_source.div_(matrix[:, 8])
+        return x_source, y_source
+    depth = x * matrix[:, 6] + (y * matrix[:, 7] + matrix[:, 8])
+    x_source.div_(depth).nan_to_num_(nan=torch.inf)
+    y_source.div_(depth).nan_to_num_(nan=torch.inf)
+    return x_source, y_source
 
 
 def _warp_fill(images: Tensor, args: Tensor, pixels: Pixels) -> Tensor:

@@ -31,9 +31,12 @@ class Steps(NamedTuple):
 
     def only(self, chosen: Bools) -> "Steps":
         """The same steps for the images that are `chosen` (bool (N,)), and nothing for the others."""
-        return Steps(
-            np.where(chosen[:, None], self.ops, np.int8(Op.NOTHING)), self.args
-        )
+        ops = np.where(chosen[:, None], self.ops, np.int8(Op.NOTHING))
+        return Steps(ops, self.args)
+
+    def part(self, begin: int, end: int) -> "Steps":
+        """Steps begin..end-1 of each image."""
+        return Steps(self.ops[:, begin:end], self.args[:, begin:end])
 
 
 @runtime_checkable
@@ -92,12 +95,11 @@ def draw_steps(
     """
     if not transforms:
         return no_steps(len(draws_of(0)(0)))
-    steps = join(
-        [
-            transform.draw(draws_of(i), height, width)
-            for i, transform in enumerate(transforms)
-        ]
-    )
+    drawn = [
+        transform.draw(draws_of(number), height, width)
+        for number, transform in enumerate(transforms)
+    ]
+    steps = join(drawn)
     warps = np.flatnonzero(is_warp(steps.ops).any(axis=0)).tolist()
     for step in reversed(warps):
         if step - 1 in warps:
@@ -106,43 +108,40 @@ def draw_steps(
 
 
 def _merge_warps(steps: Steps, step: int) -> Steps:
-    """The same with step `at` merged into the one before, or as it is where they differ for any image."""
-    ops = steps.ops[:, step - 1 : step + 1]
-    args = steps.args[:, step - 1 : step + 1]
-    idle = ops == Op.NOTHING
-    fills = args[:, :, MAP_ARGS:]
-    alike = np.unique(ops[~idle])
-    if (
-        len(alike) > 1
-        or not is_warp(alike).all()
-        or (fills[:, 0] != fills[:, 1])[~idle.any(axis=1)].any()
-    ):
+    """The same with a step merged into the one before, or as it is where they differ for any image."""
+    pair = steps.part(step - 1, step + 1)
+    if not _can_merge(pair):
         return steps
-    maps = maps_of(Steps(ops, args))
-    merged = np.concatenate(
-        [
-            (maps[:, 0] @ maps[:, 1]).reshape(-1, MAP_ARGS),
-            np.where(idle[:, :1], fills[:, 1], fills[:, 0]),
-        ],
-        axis=1,
-    )
-    both = Steps(
-        np.where(idle.all(axis=1), np.int8(Op.NOTHING), np.int8(alike[0]))[:, None],
-        merged[:, None].astype(np.float32),
-    )
-    before, after = (
-        Steps(steps.ops[:, rows], steps.args[:, rows])
-        for rows in (slice(step - 1), slice(step + 1, None))
-    )
-    return join([before, both, after])
+    idle = pair.ops == Op.NOTHING
+    op = pair.ops[~idle][0]
+    fills = pair.args[:, :, MAP_ARGS:]
+    fill = np.where(idle[:, :1], fills[:, 1], fills[:, 0])
+    maps = maps_of(pair)
+    merged_map = maps[:, 0] @ maps[:, 1]
+    merged_args = np.concatenate([merged_map.reshape(-1, MAP_ARGS), fill], axis=1)
+    merged_ops = np.where(idle.all(axis=1), np.int8(Op.NOTHING), op)
+    merged = Steps(merged_ops[:, None], merged_args[:, None].astype(np.float32))
+    before = steps.part(0, step - 1)
+    after = steps.part(step + 1, steps.ops.shape[1])
+    return join([before, merged, after])
+
+
+def _can_merge(pair: Steps) -> bool:
+    """Whether two steps are warps of one kind for all images, with the same fill for those that have both."""
+    idle = pair.ops == Op.NOTHING
+    kinds = np.unique(pair.ops[~idle])
+    if len(kinds) > 1 or not is_warp(kinds).all():
+        return False
+    has_both = ~idle.any(axis=1)
+    fills = pair.args[has_both][:, :, MAP_ARGS:]
+    return bool((fills[:, 0] == fills[:, 1]).all())
 
 
 def join(steps: Sequence[Steps]) -> Steps:
     """One after another, for the same N images; at least one."""
-    return Steps(
-        np.concatenate([s.ops for s in steps], axis=1),
-        np.concatenate([s.args for s in steps], axis=1),
-    )
+    ops = np.concatenate([part.ops for part in steps], axis=1)
+    args = np.concatenate([part.args for part in steps], axis=1)
+    return Steps(ops, args)
 
 
 def no_steps(count: int) -> Steps:
@@ -179,7 +178,9 @@ def draw_mixture(
     steps = [one_step(Op.KEEP, len(shares), shares[:, 0])]
     for number, chain in enumerate(chains):
         op = Op.MIX if number < width - 1 else Op.MIXED
-        steps += [chain, one_step(op, len(shares), shares[:, 1] * others[:, number])]
+        share = shares[:, 1] * others[:, number]
+        steps.append(chain)
+        steps.append(one_step(op, len(shares), share))
     return join(steps)
 
 
@@ -194,29 +195,30 @@ def _draw_chains(
 ) -> list[Steps]:
     """`width` chains of `longest` changes each."""
     places = width * longest
+
+    def draws_of_all(number: int) -> F64:
+        return np.concatenate([draws(EACH * place + number) for place in range(places)])
+
     # All changes of all chains at once, as if they were of more images.
-    changes = change(
-        lambda number: np.concatenate(
-            [draws(EACH * place + number) for place in range(places)]
-        )
-    )
-    each = list(
-        map(Steps, np.split(changes.ops, places), np.split(changes.args, places))
-    )
-    return [join(each[begin : begin + longest]) for begin in range(0, places, longest)]
+    changes = change(draws_of_all)
+    ops = np.split(changes.ops, places)
+    args = np.split(changes.args, places)
+    steps = list(map(Steps, ops, args))
+    return [join(steps[begin : begin + longest]) for begin in range(0, places, longest)]
 
 
 def is_mixed(ops: I8) -> Bools:
     """bool (N, K): steps of which an image gets a share at most."""
-    begun, ended = ((ops == op).cumsum(axis=1) for op in (Op.KEEP, Op.MIXED))
+    begun = (ops == Op.KEEP).cumsum(axis=1)
+    ended = (ops == Op.MIXED).cumsum(axis=1)
     mixed: Bools = begun > ended
     return mixed
 
 
 def _dirichlet(parts: int, alpha: float, draws: Draws, numbers: "count[int]") -> F64:
     logs = np.stack([_log_gamma(alpha, draws, numbers) for _ in range(parts)], axis=1)
-    each = np.exp(logs - logs.max(axis=1, keepdims=True))
-    return np.asarray(each / each.sum(axis=1, keepdims=True))
+    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 def _log_gamma(alpha: float, draws: Draws, numbers: "count[int]") -> F64:
@@ -228,17 +230,17 @@ def _log_gamma(alpha: float, draws: Draws, numbers: "count[int]") -> F64:
     center = alpha + 2 / 3
     width = 1 / np.sqrt(9 * center)
     waiting = np.ones(len(logarithm), np.bool_)
-    for first in [next(numbers) for _ in range(3 * _ATTEMPTS)][::3]:
+    first_numbers = [next(numbers) for _ in range(3 * _ATTEMPTS)][::3]
+    for first in first_numbers:
         if not waiting.any():
             break
         normal = normal_of(draws(first), draws(first + 1))
         u = draws(first + 2)
         cube = np.maximum(1 + width * normal, 1e-9) ** 3
-        taken = waiting & (
-            log_of(u) < normal**2 / 2 + center * (1 - cube + np.log(cube))
-        )
-        logarithm += np.where(taken, np.log(center * cube), 0)
-        waiting &= ~taken
+        bound = normal**2 / 2 + center * (1 - cube + np.log(cube))
+        accepted = waiting & (log_of(u) < bound)
+        logarithm += np.where(accepted, np.log(center * cube), 0)
+        waiting &= ~accepted
     return logarithm
 
 
@@ -249,4 +251,5 @@ def log_of(u: F64) -> F64:
 
 def normal_of(first: F64, second: F64) -> F64:
     """Normal numbers, out of two uniform ones each (Box and Muller)."""
-    return np.asarray(np.sqrt(-2 * log_of(first)) * np.cos(2 * np.pi * second))
+    radius = np.sqrt(-2 * log_of(first))
+    return np.asarray(radius * np.cos(2 * np.pi * second))

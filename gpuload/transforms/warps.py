@@ -30,9 +30,8 @@ from gpuload.types import F64, Bools
 
 __all__ = ["RandomAffine", "RandomPerspective", "RandomRotation"]
 
-Fill = (
-    float | tuple[float, float, float] | None
-)  # level where there is no pixel of the image; None is black
+# Level where there is no pixel of the image; None is black.
+Fill = float | tuple[float, float, float] | None
 
 _LEVEL = number(0, 255, "")
 FILL = optional(
@@ -47,6 +46,9 @@ WarpInterpolation = Literal["nearest", "bilinear"]
 
 _STEEPEST = 89.0  # degrees of a shear; at 90 the image is a line
 _ATTEMPTS = 10
+
+# The corners on the right, and those at the bottom, clockwise from the upper left one.
+_FAR_CORNERS = ((1, 2), (2, 3))
 
 _SHEARS = "degrees in 0..89, (low, high) in -89..89 along x, or (low, high, low, high) along x and y"
 
@@ -85,9 +87,10 @@ def affine_of(steps: Steps, height: int, width: int) -> F64 | None:
     product = np.tile(np.eye(3), (len(maps), 1, 1))
     for step in np.flatnonzero(geometric.any(axis=0)):
         product = np.linalg.inv(maps[:, step]) @ product
-    to_centre = np.array([[1, 0, -width / 2], [0, 1, -height / 2], [0, 0, 1]])
+    to_centre = _shift(-width / 2, -height / 2)
     moved: F64 = np.linalg.inv(to_centre) @ product @ to_centre
-    return moved if maps[:, :, 2, :2].any() else moved[:, :2] / moved[:, 2:, 2:]
+    has_perspective = maps[:, :, 2, :2].any()
+    return moved if has_perspective else moved[:, :2] / moved[:, 2:, 2:]
 
 
 def mask_steps(steps: Steps, fill: int) -> Steps:
@@ -104,16 +107,12 @@ def mask_steps(steps: Steps, fill: int) -> Steps:
 def _range_of(most: float, expected: str) -> Rule[Any]:
     """Two numbers in ascending order, or one, d, that stands for (-d, d)."""
     pair = ascending(-most, most, "")
-    return either(
-        expected,
-        Rule(
-            "",
-            lambda value: pair.read(
-                (-checks.as_number(value), checks.as_number(value))
-            ),
-        ),
-        pair,
-    )
+
+    def read_one(value: Any) -> Any:
+        limit = checks.as_number(value)
+        return pair.read((-limit, limit))
+
+    return either(expected, Rule("", read_one), pair)
 
 
 _DEGREES = _range_of(
@@ -121,13 +120,14 @@ _DEGREES = _range_of(
     "degrees of at least 0, which stand for (-degrees, degrees), or (low, high)",
 )
 _ALONG = ascending(-_STEEPEST, _STEEPEST, "")
-_BOTH = Rule(
-    "",
-    lambda value: (
-        _ALONG.read(checks.as_items(value)[:2])
-        + _ALONG.read(checks.as_items(value)[2:])
-    ),
-)
+
+
+def _as_both_shears(value: Any) -> Any:
+    limits = checks.as_items(value)
+    return _ALONG.read(limits[:2]) + _ALONG.read(limits[2:])
+
+
+_BOTH = Rule("", _as_both_shears)
 _SHEAR: Rule[Any] = either(_SHEARS, _BOTH, _range_of(_STEEPEST, ""))
 INTERPOLATION = checks.member(*get_args(WarpInterpolation))
 _NO_EXPAND = checks.fitting(
@@ -169,9 +169,8 @@ class RandomRotation(_Warp):
         angle = _between(draws(0), self.degrees)
         none = np.zeros((2, len(angle)))
         back = _back(-angle, none, np.ones(len(angle)), none)
-        return _warp(
-            _about(back, self.center, height, width), self.interpolation, self.fill
-        )
+        about_center = _about(back, self.center, height, width)
+        return _warp(about_center, self.interpolation, self.fill)
 
 
 @settings
@@ -205,21 +204,20 @@ class RandomAffine(_Warp):
         shift = np.zeros((2, len(angle)))
         shear = np.zeros((2, len(angle)))
         scale = np.ones(len(angle))
-        for axis, (share, side) in enumerate(
-            zip(self.translate or (), (width, height), strict=False)
-        ):
-            shift[axis] = np.rint(
-                _between(draws(1 + axis), (-share * side, share * side))
-            )
+        if self.translate is not None:
+            for axis, side in enumerate((width, height)):
+                farthest = self.translate[axis] * side
+                moved = _between(draws(1 + axis), (-farthest, farthest))
+                shift[axis] = np.rint(moved)
         if self.scale is not None:
             scale = _between(draws(3), self.scale)
         shears: Any = self.shear or ()
         for axis in range(len(shears) // 2):
-            shear[axis] = _between(draws(4 + axis), shears[2 * axis : 2 * axis + 2])
+            limits = shears[2 * axis : 2 * axis + 2]
+            shear[axis] = _between(draws(4 + axis), limits)
         back = _back(angle, shift, scale, shear)
-        return _warp(
-            _about(back, self.center, height, width), self.interpolation, self.fill
-        )
+        about_center = _about(back, self.center, height, width)
+        return _warp(about_center, self.interpolation, self.fill)
 
 
 @settings
@@ -265,20 +263,21 @@ class RandomPerspective(_Warp):
         # Corners are counted from the upper left one; a step's map is from centre to centre.
         to_corner = _shift(width / 2, height / 2)
         to_centre = _shift(-width / 2, -height / 2)
-        return _warp(to_centre @ back @ to_corner, self.interpolation, self.fill).only(
-            moves
-        )
+        steps = _warp(to_centre @ back @ to_corner, self.interpolation, self.fill)
+        return steps.only(moves)
 
     def _corners(self, draws: Draws, attempt: int, height: int, width: int) -> F64:
         """float64 (N, 4, 2): whole pixels (x, y), clockwise from the upper left corner."""
-        inwards = []
+        coordinates = []
         for corner in range(4):
             for axis, side in enumerate((width, height)):
                 room = int(self.distortion_scale * (side // 2)) + 1
-                moved = np.floor(draws(1 + 8 * attempt + 2 * corner + axis) * room)
-                is_far = corner in ((1, 2), (2, 3))[axis]
-                inwards.append(side - room + moved if is_far else moved)
-        return np.stack(inwards, axis=1).reshape(-1, 4, 2)
+                number = 1 + 8 * attempt + 2 * corner + axis
+                moved = np.floor(draws(number) * room)
+                if corner in _FAR_CORNERS[axis]:
+                    moved = side - room + moved
+                coordinates.append(moved)
+        return np.stack(coordinates, axis=1).reshape(-1, 4, 2)
 
 
 def _between(drawn: F64, limits: Any) -> F64:
@@ -310,11 +309,14 @@ def _back(angle: F64, shift: F64, scale: F64, shear: F64) -> F64:
     """
     turn = np.radians(angle)
     along_x, along_y = np.radians(shear)
+    slope = np.tan(along_x)
+    cos = np.cos(turn - along_y) / np.cos(along_y)
+    sin = np.sin(turn - along_y) / np.cos(along_y)
     forth = np.zeros((len(angle), 3, 3))
-    forth[:, 0, 0] = np.cos(turn - along_y) / np.cos(along_y)
-    forth[:, 0, 1] = -forth[:, 0, 0] * np.tan(along_x) - np.sin(turn)
-    forth[:, 1, 0] = np.sin(turn - along_y) / np.cos(along_y)
-    forth[:, 1, 1] = -forth[:, 1, 0] * np.tan(along_x) + np.cos(turn)
+    forth[:, 0, 0] = cos
+    forth[:, 0, 1] = -cos * slope - np.sin(turn)
+    forth[:, 1, 0] = sin
+    forth[:, 1, 1] = -sin * slope + np.cos(turn)
     forth[:, :2, :2] *= scale[:, None, None]
     forth[:, 0, 2] = shift[0]
     forth[:, 1, 2] = shift[1]
@@ -343,12 +345,10 @@ def _projections(points: F64, targets: F64) -> F64:
         equations[:, rows, 3 * axis + 2] = 1
         equations[:, rows, 6] = -x * targets[:, axis]
         equations[:, rows, 7] = -y * targets[:, axis]
-    solved = np.linalg.solve(
-        equations, np.broadcast_to(targets.T.reshape(8, 1), (len(points), 8, 1))
-    )
-    maps = np.concatenate([solved[..., 0], np.ones((len(points), 1))], axis=1).reshape(
-        -1, 3, 3
-    )
+    right_sides = np.broadcast_to(targets.T.reshape(8, 1), (len(points), 8, 1))
+    solved = np.linalg.solve(equations, right_sides)[..., 0]
+    ones = np.ones((len(points), 1))
+    maps = np.concatenate([solved, ones], axis=1).reshape(-1, 3, 3)
     maps[:, :, 2] -= np.einsum("nij,nj->ni", maps[:, :, :2], middle)
     return np.asarray(maps, np.float64)
 
