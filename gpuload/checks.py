@@ -55,9 +55,10 @@ _NO_ADVICE: Mapping[str, str] = MappingProxyType({})
 class Rule(Generic[T]):
     """The valid values of an argument.
 
-    expected: the words of the message after "expected". read: returns the value in Python's own types; raises
-    TypeError, ValueError or OverflowError if it is invalid. words: those that are valid, of which the message names the
-    one that is spelt most like an invalid one.
+    Attributes:
+        expected: The words of the message after "expected".
+        read: Returns the value in Python's own types; raises TypeError, ValueError or OverflowError if it is invalid.
+        words: Those that are valid, of which the message names the one that is spelt most like an invalid one.
     """
 
     expected: str
@@ -77,7 +78,10 @@ def nearest(word: Any, words: Iterable[str]) -> str | None:
 
 
 def check(subject: str, name: str, value: Any, rule: Rule[T]) -> T:
-    """The value, in Python's own types. subject: the owner of the argument `name`.
+    """The value, in Python's own types.
+
+    Args:
+        subject: The owner of the argument `name`.
 
     Raises:
         ArgumentError: it is not what the rule expects.
@@ -122,7 +126,8 @@ def checked(
     """A decorator that checks the arguments of a function or method. Each argument must have a rule; defaults are not
     checked.
 
-    advice: replacements for arguments that people may expect but the function does not have.
+    Args:
+        advice: Replacements for arguments that people may expect but the function does not have.
 
     The function raises:
         ArgumentError: an argument is not what its rule expects.

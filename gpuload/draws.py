@@ -143,8 +143,9 @@ def make_key(*words: int) -> int:
 def each_key(key: int, repeats: I64 | None) -> int | U64:
     """The key of each of N samples: `key` where a sample comes first in a pass, others where it comes again.
 
-    repeats: int64 (N,), how often each came before; None: never. Without this, a sample that is drawn ten times in a
-    pass would be cropped and flipped ten times in the same way.
+    Args:
+        repeats: int64 (N,), how often each came before; None: never. Without this, a sample that is drawn ten times in
+            a pass would be cropped and flipped ten times in the same way.
     """
     if repeats is None or not repeats.any():
         return key
@@ -154,7 +155,11 @@ def each_key(key: int, repeats: I64 | None) -> int | U64:
 
 
 def random_bits(key: int | U64, counters: npt.NDArray[np.integer]) -> U64:
-    """uint64, in the shape of `counters`: 64 random bits for each. key: one for all, or one for each."""
+    """uint64, in the shape of `counters`: 64 random bits for each.
+
+    Args:
+        key: One for all, or one for each.
+    """
     bits = (
         np.asarray(key, np.uint64)
         + (counters.astype(np.uint64) + np.uint64(1)) * _GAMMA

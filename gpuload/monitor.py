@@ -71,22 +71,32 @@ class Metrics(NamedTuple):
 
     Time counts only during a loop over the loader, not between epochs or after leaving a loop.
 
-    steps: batches returned. images: samples in them. bytes: of their stored pictures.
-    seconds: of the loop, waiting and training together. images_per_s, bytes_per_s: per these seconds.
-    wait_s: training's wait for batches, the sum of the next three. wait_share: its share of `seconds`.
-    wait_read_s: the part until a batch had been read and decoding could start. wait_decode_s: until its pixels were
-        ready. hand_over_s: for its batch transforms and arrays, in the training loop's thread.
-    read_s: work of one thread to locate samples, draw their augmentation and compute their fields. decode_s: total work
-        of the decoding threads; NaN with DALI, alone or beside the CPU decoder, since DALI does not report it. disk_s:
-        work of the thread that reads shards into memory.
-    queue_depth: mean number of batches ready when training requested the next: near `prefetch` if training is the
-        bottleneck, near 0 if the loader is. NaN with DALI.
-    binds: the limiting stage: "training", "download", "disk", "read", "decode", "function" or "hand_over" (see
-        `gpuload.monitor`); "none" before the second batch.
-    download_s: the part of read_s spent waiting for downloads of a set at a URL.
-    bad_samples: undecodable samples that were replaced. epoch, position: the epoch, and the number of its samples
-        returned on all ranks. function_s: total work of `transforms.Function` in all threads or processes; decode_s
-        excludes it, wait_decode_s includes it.
+    Attributes:
+        steps: Batches returned.
+        images: Samples in them.
+        bytes: Of their stored pictures.
+        seconds: Of the loop, waiting and training together.
+        images_per_s: Samples per second of the loop.
+        bytes_per_s: Stored bytes per second of the loop.
+        wait_s: Training's wait for batches, the sum of the next three.
+        wait_share: Its share of `seconds`.
+        wait_read_s: The part until a batch had been read and decoding could start.
+        wait_decode_s: Until its pixels were ready.
+        hand_over_s: For its batch transforms and arrays, in the training loop's thread.
+        read_s: Work of one thread to locate samples, draw their augmentation and compute their fields.
+        decode_s: Total work of the decoding threads; NaN with DALI, alone or beside the CPU decoder, since DALI does
+            not report it.
+        disk_s: Work of the thread that reads shards into memory.
+        queue_depth: Mean number of batches ready when training requested the next: near `prefetch` if training is the
+            bottleneck, near 0 if the loader is. NaN with DALI.
+        binds: The limiting stage: "training", "download", "disk", "read", "decode", "function" or "hand_over" (see
+            `gpuload.monitor`); "none" before the second batch.
+        bad_samples: Undecodable samples that were replaced.
+        epoch: Number of the epoch.
+        position: Number of its samples returned on all ranks.
+        function_s: Total work of `transforms.Function` in all threads or processes; decode_s excludes it, wait_decode_s
+            includes it.
+        download_s: The part of read_s spent waiting for downloads of a set at a URL.
     """
 
     steps: int
@@ -172,8 +182,12 @@ def _limiting_stage(sums: Sums, seconds: float, wait_s: float) -> Stage:
 class Meter:
     """Adds up the times of batches. The training loop's thread calls it; `metrics` may be called from any thread.
 
-    disk_s: the busy time of the read-ahead threads so far. folder: of the data, for the warning.
-    bad_samples: the number so far, set by the code that replaces samples.
+    Args:
+        disk_s: The busy time of the read-ahead threads so far.
+        folder: Of the data, for the warning.
+
+    Attributes:
+        bad_samples: The number so far, set by the code that replaces samples.
     """
 
     def __init__(self, disk_s: Callable[[], float], folder: Path | URL | str) -> None:
@@ -204,8 +218,11 @@ class Meter:
     ) -> None:
         """Records that a batch is returned to the training loop.
 
-        batch, decoded: a `gpuload.read.batch.Batch` and its `gpuload.decode.interface.Decoded`. ready: when it was
-            decoded. place: the epoch, and the number of its samples returned.
+        Args:
+            batch: A `gpuload.read.batch.Batch`.
+            decoded: Its `gpuload.decode.interface.Decoded`.
+            ready: When it was decoded.
+            place: The epoch, and the number of its samples returned.
         """
         now = self._handed = perf_counter()
         waited = ready - asked
@@ -302,8 +319,13 @@ def _nvtx() -> Any:
 
 
 class Pace(NamedTuple):
-    """A measurement. first_s: until the first batch. seconds, steps, images: of the batches measured, and their
-    samples.
+    """A measurement.
+
+    Attributes:
+        first_s: Until the first batch.
+        seconds: Of the batches measured.
+        steps: Batches measured.
+        images: Samples in them.
     """
 
     first_s: float
@@ -319,8 +341,9 @@ class Pace(NamedTuple):
 def pace(batches: Iterator[Any], seconds: float, ahead: int = 0) -> Pace:
     """Takes batches for this many seconds, at least one.
 
-    batches: an endless iterator of arrays whose first dimension is that of the samples. ahead: number of first batches
-    that do not count, since the loader may already have decoded them.
+    Args:
+        batches: An endless iterator of arrays whose first dimension is that of the samples.
+        ahead: Number of first batches that do not count, since the loader may already have decoded them.
     """
     begun = time.perf_counter()
     first_s = 0.0

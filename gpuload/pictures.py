@@ -71,7 +71,8 @@ def font_of(size_px: int) -> Any:
 def draw_mask(image: Image.Image, mask: npt.NDArray[np.uint8]) -> Image.Image:
     """The image with each class of a mask in its colour; class 0, mostly the background, stays as it is.
 
-    mask: uint8 (height, width), of the image's size.
+    Args:
+        mask: uint8 (height, width), of the image's size.
     """
     pixels = np.asarray(image.convert("RGB"), np.float32)
     colors = np.array([color_of(number) for number in range(256)], np.float32)[mask]
@@ -105,7 +106,11 @@ def _draw_label(
     text: str,
     color: tuple[int, int, int],
 ) -> None:
-    """Draws a text on a rectangle of a colour. corner: x and y of its top left one."""
+    """Draws a text on a rectangle of a colour.
+
+    Args:
+        corner: x and y of its upper left corner, in pixels.
+    """
     x, y = corner
     font = font_of(_LABEL_PX)
     draw.rectangle((x, y, x + font.getlength(text) + 4, y + _LABEL_PX + 3), fill=color)
@@ -176,8 +181,11 @@ def as_picture(values: Any) -> Image.Image:
 def decode_image(
     content: bytes, most_px: int | None = None, mode: str = "RGB"
 ) -> Image.Image:
-    """An encoded image, RGB, upright. most_px: a JPEG may be decoded smaller, but its sides not below this. mode: of
-    its set; in an RGB or gray one it is converted as for a batch.
+    """An encoded image, RGB, upright.
+
+    Args:
+        most_px: A JPEG may be decoded smaller, but its sides not below this.
+        mode: Of its set; in an RGB or gray one it is converted as for a batch.
 
     Raises:
         Exception: of many kinds, by Pillow.
@@ -260,7 +268,12 @@ def _count_columns(cells: int, width: int, height: int) -> int:
 def _draw_cell(
     sheet: Image.Image, cell: Cell, corner: tuple[int, int], size: tuple[int, int]
 ) -> None:
-    """Draws a picture, in the middle above its caption. corner, size: x and y, and width and height of its place."""
+    """Draws a picture, in the middle above its caption.
+
+    Args:
+        corner: x and y of its place, in pixels.
+        size: Width and height of its place, in pixels.
+    """
     x, y = corner
     width, height = size
     picture = cell.picture

@@ -30,8 +30,11 @@ from gpuload.types import Array
 class SourceTests:
     """What gpuload relies on in a source. A subclass names the source and makes a place for it to read.
 
-    kind: the class. samples: the number of samples in the place that `make` makes. options: the source's own, by name.
-    recognised: whether it recognises that place by itself; else it is named with `--from`.
+    Attributes:
+        kind: The class.
+        samples: The number of samples in the place that `make` makes.
+        options: The source's own, by name.
+        recognised: Whether it recognises that place by itself; else it is named with `--from`.
     """
 
     kind: ClassVar[type[Source]]

@@ -62,9 +62,11 @@ _SAMPLES_FOR_OPS = 256  # whose steps tell which operations are compiled with th
 class _DrawnNumbers(NamedTuple):
     """The random numbers of N samples, float64 in [0, 1).
 
-    flip, vertical_flip: (N,), which images are mirrored.
-    crop: (`Geometry.numbers`, N), those of the crop.
-    filter: (N,), by which filter images are resized; None where there is no choice.
+    Attributes:
+        flip: (N,), which images are mirrored left to right.
+        vertical_flip: (N,), which images are turned upside down.
+        crop: (`Geometry.numbers`, N), those of the crop.
+        filter: (N,), by which filter images are resized; None where there is no choice.
     """
 
     flip: F64
@@ -118,38 +120,38 @@ _CONFIG = optional(
 class Augment:
     """How images become a batch (N, C, height, width), of the C channels that the set's images have, mostly 3.
 
-    size: side of the output in pixels, or (height, width). `Buckets(…)`: each batch has the size of its bucket. None:
-        each image has its own, with crop="keep" or a `Resize`.
-    crop: "random": torchvision's RandomResizedCrop(size).
-        "center": torchvision's Resize(size * 256 / 224), then CenterCrop(size).
-        "none": the whole image, stretched to size.
-        "pad_or_crop": nothing is scaled; a large image is cropped to its centre, a small one padded with black
-        (TensorFlow's resize_with_crop_or_pad).
-        "cover": the image is scaled, without changing its aspect ratio, until it just covers the output, and cut to it
-        at a random position; "center_cover": in the centre.
-        "letterbox": the image is scaled, without changing its aspect ratio, until it just fits into the output, and
-        padded around its centre with gray.
-        "keep": whole images of their own size, as a list; for size=None.
-        Or an object, which has arguments of its own: `RandomResizedCrop(scale, ratio)`, `CenterCrop(resize=…)`,
-        `Stretch()`, `PadOrCrop(fill)`, `Cover(random=…)`; and `RandomCrop(padding, …)`: nothing is scaled; the image
-        may be padded, and is cropped at a random position. `Letterbox(fill)`, `ScaleJitter(scale)` and `ZoomOut(…)`
-        scale and pad, and `Resize(size, max_size)` gives each image its own size.
-    flip, vertical_flip: probability of a horizontal flip (by default 0.5 with "random", `RandomCrop`, `ScaleJitter` and
-        `ZoomOut`, else 0) and a vertical one.
-    interpolation: "bilinear" or "bicubic", both with antialiasing, as Pillow and torchvision do it; or "random": one of
-        the two for each image, as timm trains.
-    transforms: of `gpuload.transforms`, applied in this order to the cropped, resized and flipped image. Two have a
-        place of their own: `Function`, a function of yours, is the first in the list, and is called before flips;
-        `RandomErasing` is applied after normalisation, wherever it is listed.
-    normalize: `Normalize(mean, std)`: (pixel - mean) / std, for pixels in 0..1; by default with ImageNet's constants,
-        for RGB. "image": by each image's own mean and standard deviation over all its pixels and channels (TensorFlow's
-        per_image_standardization). None: pixels in 0..1, and floats as they are. Not used with uint8.
-    dtype: of the batch, such as "float16", torch.float16 or np.float16; uint8 gives pixels in 0..255.
-    layout: "NCHW", or "channels_last": the same shape, in torch's channels_last memory format.
-    mode: of the images in the batch, such as "RGB", "L", "I;16" or "float32x7" (see `gpuload.fields.images`); by
-        default that of the set. "L" makes gray of RGB, as Pillow does, and "RGB" shows encoded gray as RGB; anything
-        else must be the set's. With a mode, what does not fit it is an error here, not with the loader, and the
-        constants of floats may be above 1.
+    Args:
+        size: Side of the output in pixels, or (height, width). `Buckets(…)`: each batch has the size of its bucket.
+            None: each image has its own, with crop="keep" or a `Resize`.
+        crop: "random": torchvision's RandomResizedCrop(size). "center": torchvision's Resize(size * 256 / 224), then
+            CenterCrop(size). "none": the whole image, stretched to size. "pad_or_crop": nothing is scaled; a large
+            image is cropped to its centre, a small one padded with black (TensorFlow's resize_with_crop_or_pad).
+            "cover": the image is scaled, without changing its aspect ratio, until it just covers the output, and cut to
+            it at a random position; "center_cover": in the centre. "letterbox": the image is scaled, without changing
+            its aspect ratio, until it just fits into the output, and padded around its centre with gray. "keep": whole
+            images of their own size, as a list; for size=None. Or an object, which has arguments of its own:
+            `RandomResizedCrop(scale, ratio)`, `CenterCrop(resize=…)`, `Stretch()`, `PadOrCrop(fill)`,
+            `Cover(random=…)`; and `RandomCrop(padding, …)`: nothing is scaled; the image may be padded, and is cropped
+            at a random position. `Letterbox(fill)`, `ScaleJitter(scale)` and `ZoomOut(…)` scale and pad, and
+            `Resize(size, max_size)` gives each image its own size.
+        flip: Probability of a horizontal flip; by default 0.5 with "random", `RandomCrop`, `ScaleJitter` and `ZoomOut`,
+            else 0.
+        vertical_flip: Probability of a vertical flip.
+        interpolation: "bilinear" or "bicubic", both with antialiasing, as Pillow and torchvision do it; or "random":
+            one of the two for each image, as timm trains.
+        transforms: Of `gpuload.transforms`, applied in this order to the cropped, resized and flipped image. Two have a
+            place of their own: `Function`, a function of yours, is the first in the list, and is called before flips;
+            `RandomErasing` is applied after normalisation, wherever it is listed.
+        normalize: `Normalize(mean, std)`: (pixel - mean) / std, for pixels in 0..1; by default with ImageNet's
+            constants, for RGB. "image": by each image's own mean and standard deviation over all its pixels and
+            channels (TensorFlow's per_image_standardization). None: pixels in 0..1, and floats as they are. Not used
+            with uint8.
+        dtype: Of the batch, such as "float16", torch.float16 or np.float16; uint8 gives pixels in 0..255.
+        layout: "NCHW", or "channels_last": the same shape, in torch's channels_last memory format.
+        mode: Of the images in the batch, such as "RGB", "L", "I;16" or "float32x7" (see `gpuload.fields.images`); by
+            default that of the set. "L" makes gray of RGB, as Pillow does, and "RGB" shows encoded gray as RGB;
+            anything else must be the set's. With a mode, what does not fit it is an error here, not with the loader,
+            and the constants of floats may be above 1.
 
     Raises:
         ArgumentError: a value out of its range, or two that contradict each other.
@@ -222,7 +224,8 @@ class Augment:
     ) -> None:
         """Checks it against the pixels of a set.
 
-        measured: mean and std of the set, for the message.
+        Args:
+            measured: Mean and std of the set, for the message.
 
         Raises:
             ArgumentError: constants of another number or range, or something that is not defined for them.
@@ -276,7 +279,8 @@ class Augment:
     def for_size(self, size: HeightWidth) -> "Augment":
         """The same with another output size.
 
-        size: (height, width) in pixels.
+        Args:
+            size: (height, width) in pixels.
         """
         return replace(self, size=size)
 
@@ -520,8 +524,9 @@ class Augment:
     ) -> "Augment":
         """The same as `timm.data.create_transform(**data_config, **options)`, which needs timm.
 
-        data_config: what `timm.data.resolve_model_data_config` gives. options: such as is_training, hflip, re_prob and
-            crop_mode; they take precedence.
+        Args:
+            data_config: What `timm.data.resolve_model_data_config` gives.
+            **options: Such as is_training, hflip, re_prob and crop_mode; they take precedence.
 
         Raises:
             ArgumentError: a step that has no counterpart here, which the message names.

@@ -89,9 +89,13 @@ _CANVAS = ascending(
 class Images(NamedTuple):
     """N images to crop, and the random numbers for them.
 
-    samples: int64 (N,), their numbers, for messages. widths, heights: float64 (N,), in pixels. size: (height, width) of
-    the output in pixels. reach: of the resize filter, in output pixels: 1 for a bilinear one, 2 for a bicubic one.
-    numbers: float64 (`Geometry.numbers`, N) in [0, 1), the numbers 1, 2, … of each image's crop.
+    Attributes:
+        samples: int64 (N,), their numbers, for messages.
+        widths: float64 (N,), of the images in pixels.
+        heights: float64 (N,), of the images in pixels.
+        size: (height, width) of the output in pixels.
+        reach: Of the resize filter, in output pixels: 1 for a bilinear one, 2 for a bicubic one.
+        numbers: float64 (`Geometry.numbers`, N) in [0, 1), the numbers 1, 2, … of each image's crop.
     """
 
     samples: I64
@@ -110,10 +114,13 @@ class Images(NamedTuple):
 class Geometry(ABC):
     """Base class of crops: which part of each image becomes the output.
 
-    numbers: random numbers that every image needs. flip: probability of a horizontal flip, where `Augment` says none.
-    places: whether images are `placed`, so that they may be scaled and padded. own_sizes: whether each output has its
-    own size, which then depends on the image. fill, padding_mode: what is shown of a crop that extends beyond its
-    image; fill is None: none does.
+    Attributes:
+        numbers: Random numbers that every image needs.
+        flip: Probability of a horizontal flip, where `Augment` says none.
+        places: Whether images are `placed`, so that they may be scaled and padded.
+        own_sizes: Whether each output has its own size, which then depends on the image.
+        fill: The level of what a crop shows beyond its image; None: no crop extends beyond it.
+        padding_mode: What a crop shows beyond its image.
     """
 
     numbers: ClassVar[int] = 0
@@ -155,8 +162,10 @@ def regions(images: Images, step: F64, first: F64, last: F64) -> Crops:
     window is larger by the filter's support, as far as the image goes: `Images.reach` output pixels, or as many source
     pixels where the image is enlarged.
 
-    step: (N, 2), source pixels for each output pixel. first, last: (N, 2), the corners of the region in source pixels,
-        which may lie beyond the image.
+    Args:
+        step: (N, 2), source pixels for each output pixel.
+        first: (N, 2), the upper left corner of the region in source pixels, which may lie beyond the image.
+        last: (N, 2), its lower right corner, which may, too.
     """
     support = images.reach * np.maximum(step, 1)
     low = np.maximum(np.floor(np.maximum(first, 0) - support), 0)
@@ -169,8 +178,11 @@ def regions(images: Images, step: F64, first: F64, last: F64) -> Crops:
 def placed(images: Images, corner: F64, shape: F64, size: F64) -> Crops:
     """Crops that show each image scaled to `shape` pixels, with its upper left corner at `corner` of the output.
 
-    All are whole numbers (N, 2), or (2,) for all images. What the image does not cover is padding; it covers at least
-    a pixel. size: of the output.
+    All are whole numbers (N, 2), or (2,) for all images. What the image does not cover is padding; it covers at least a
+    pixel.
+
+    Args:
+        size: Of the output.
     """
     step = images.sources / shape
     return regions(images, step, -corner * step, (size - corner) * step)
@@ -198,7 +210,9 @@ class RandomResizedCrop(Geometry):
     Ten attempts to draw an area and a (log-uniform) ratio whose window fits into the image; where none does, the
     largest central window whose ratio is in range.
 
-    scale, ratio: range of the window's area, as a share of the image's, and of its width / height.
+    Args:
+        scale: Range of the window's area, as a share of the image's.
+        ratio: Range of the window's width / height.
     """
 
     scale: Annotated[tuple[float, float], SHARES] = (0.08, 1.0)
@@ -251,11 +265,12 @@ class RandomResizedCrop(Geometry):
 class CenterCrop(Geometry):
     """The centre of each image, as a `crop` of `Augment`: torchvision's Resize(resize), then CenterCrop(size).
 
-    resize: shorter side in pixels to which the image is resized first; by default size * 256 / 224. Or
-        (height, width), to which it is stretched.
-    cover: instead of a resize, the (height, width) that the image is scaled to cover, its aspect ratio kept.
-    fraction: instead of a resize, the share of each side that is kept, and stretched to the size (TensorFlow's
-        `tf.image.central_crop`).
+    Args:
+        resize: Shorter side in pixels to which the image is resized first; by default size * 256 / 224. Or (height,
+            width), to which it is stretched.
+        fraction: Instead of a resize, the share of each side that is kept, and stretched to the size (TensorFlow's
+            `tf.image.central_crop`).
+        cover: Instead of a resize, the (height, width) that the image is scaled to cover, its aspect ratio kept.
 
     Raises:
         ArgumentError: a value out of its range, or two of them. From `Augment`: a resize smaller than the size.
@@ -304,9 +319,10 @@ class Cover(Geometry):
     """As a `crop` of `Augment`: the image is scaled, without changing its aspect ratio, until it just covers the
     output, and cut to it.
 
-    random: at a random position, else in the centre.
-    resize: scaled further, until its shorter side has so many pixels: torchvision's Resize(resize), then
-        RandomCrop(size).
+    Args:
+        random: At a random position, else in the centre.
+        resize: Scaled further, until its shorter side has so many pixels: torchvision's Resize(resize), then
+            RandomCrop(size).
 
     Raises:
         ArgumentError: a value out of its range. From `Augment`: a resize smaller than the size.
@@ -350,7 +366,8 @@ class PadOrCrop(Geometry):
 
     A larger image loses ⌊difference / 2⌋ pixels at its top and left, a smaller one gets as much padding there.
 
-    fill: level 0..255 of all channels of the padding; of 16 bits and floats, that share of 65,535 or 1.
+    Args:
+        fill: Level 0..255 of all channels of the padding; of 16 bits and floats, that share of 65,535 or 1.
     """
 
     fill: Annotated[int, _LEVEL] = 0
@@ -366,15 +383,16 @@ class RandomCrop(Geometry):
     """torchvision's RandomCrop, as a `crop` of `Augment`: the image is padded, then a window of
     `size` is taken from it at a random position. Nothing is scaled.
 
-    padding: pixels around the image: one number for all sides, (left and right, top and bottom) or (left, top, right,
-        bottom).
-    pad_if_needed: pads an image that is smaller than the crop, after `padding`, on both sides by what it lacks. Without
-        it, such an image is an error.
-    fill: level in 0..255 of all channels, or one for each of RGB, of padding_mode="constant"; of 16 bits and floats,
-        that share of 65,535 or 1.
-    padding_mode: what is in the padding. "constant": `fill`. "edge": the nearest pixel of the image. "reflect": the
-        image mirrored at its outermost pixels, which are not repeated. "symmetric": mirrored at its edge, so that they
-        are. Where the padding is wider than the image, it is mirrored again, as in numpy.pad.
+    Args:
+        padding: Pixels around the image: one number for all sides, (left and right, top and bottom) or (left, top,
+            right, bottom).
+        pad_if_needed: Pads an image that is smaller than the crop, after `padding`, on both sides by what it lacks.
+            Without it, such an image is an error.
+        fill: Level in 0..255 of all channels, or one for each of RGB, of padding_mode="constant"; of 16 bits and
+            floats, that share of 65,535 or 1.
+        padding_mode: What is in the padding. "constant": `fill`. "edge": the nearest pixel of the image. "reflect": the
+            image mirrored at its outermost pixels, which are not repeated. "symmetric": mirrored at its edge, so that
+            they are. Where the padding is wider than the image, it is mirrored again, as in numpy.pad.
 
     Raises:
         ArgumentError: a value out of its range; a `fill` with another padding_mode than "constant".
@@ -427,14 +445,15 @@ class RandomCrop(Geometry):
 class Resize(Geometry):
     """Whole images of their own sizes, as a `crop` of `Augment(None, …)`: torchvision's Resize(size, max_size).
 
-    size: shorter side in pixels, to which each image is resized; of several, each image gets one at random, as
-        torchvision's RandomShortestSize does it, to within a pixel. None: the size stays, or with a max_size is such
-        that the longer side is max_size.
-    max_size: longer side in pixels, at most: where it would be longer, the image is made smaller.
-    pad_to_multiple_of: None: images come as a list, each of its own size. A number: they come as one array, padded on
-        the right and at the bottom to the largest height and the largest width of the batch, rounded up to a multiple
-        of it.
-    fill: level 0..255 of the padding, or one for each of RGB; of 16 bits and floats, that share of 65,535 or 1.
+    Args:
+        size: Shorter side in pixels, to which each image is resized; of several, each image gets one at random, as
+            torchvision's RandomShortestSize does it, to within a pixel. None: the size stays, or with a max_size is
+            such that the longer side is max_size.
+        max_size: Longer side in pixels, at most: where it would be longer, the image is made smaller.
+        pad_to_multiple_of: None: images come as a list, each of its own size. A number: they come as one array, padded
+            on the right and at the bottom to the largest height and the largest width of the batch, rounded up to a
+            multiple of it.
+        fill: Level 0..255 of the padding, or one for each of RGB; of 16 bits and floats, that share of 65,535 or 1.
 
     Raises:
         ArgumentError: a value out of its range. While reading: an image would have a side of more than 65,535 pixels.
@@ -468,7 +487,12 @@ class Resize(Geometry):
         )
 
     def _resized(self, images: Images, short: F64, long: F64) -> F64:
-        """float64 (N, 2): height and width, by torchvision's arithmetic. short, long: the sides of each image."""
+        """float64 (N, 2): height and width, by torchvision's arithmetic.
+
+        Args:
+            short: float64 (N,), the shorter side of each image.
+            long: float64 (N,), the longer side of each image.
+        """
         if self.size is None:
             assert self.max_size is not None
             shorter = np.trunc(self.max_size * short / long)
@@ -499,7 +523,8 @@ class Letterbox(Geometry):
     """As a `crop` of `Augment`: the image is scaled, without changing its aspect ratio, until it just fits into the
     output, and padded around its centre.
 
-    fill: level 0..255 of the padding, or one for each of RGB; of 16 bits and floats, that share of 65,535 or 1.
+    Args:
+        fill: Level 0..255 of the padding, or one for each of RGB; of 16 bits and floats, that share of 65,535 or 1.
     """
 
     fill: Annotated[Levels, LEVELS] = 114
@@ -523,9 +548,11 @@ class ScaleJitter(Geometry):
     The image is scaled, without changing its aspect ratio, to a random share of what just fits into the output. Then a
     window at a random position is taken of it, which is padded on the right and at the bottom.
 
-    scale: range of that share. shorter: instead, (low, high): so many pixels of the shorter side, high left out, as
-        torchvision's RandomResize does it.
-    fill: level 0..255 of the padding, or one for each of RGB; of 16 bits and floats, that share of 65,535 or 1.
+    Args:
+        scale: Range of that share.
+        fill: Level 0..255 of the padding, or one for each of RGB; of 16 bits and floats, that share of 65,535 or 1.
+        shorter: Instead, (low, high): so many pixels of the shorter side, high left out, as torchvision's RandomResize
+            does it.
     """
 
     scale: Annotated[tuple[float, float], _SCALE] = (0.1, 2.0)
@@ -562,9 +589,10 @@ class ZoomOut(Geometry):
     """torchvision's RandomZoomOut, as a `crop` of `Augment`: the image lies at a random position of a larger canvas,
     which is stretched to the output.
 
-    side_range: how many times as high and as wide the canvas is. p: probability of a larger canvas; of the others, the
-        whole image is stretched to the output.
-    fill: level 0..255 of the padding, or one for each of RGB; of 16 bits and floats, that share of 65,535 or 1.
+    Args:
+        side_range: How many times as high and as wide the canvas is.
+        p: Probability of a larger canvas; of the others, the whole image is stretched to the output.
+        fill: Level 0..255 of the padding, or one for each of RGB; of 16 bits and floats, that share of 65,535 or 1.
     """
 
     side_range: Annotated[tuple[float, float], _CANVAS] = (1.0, 4.0)

@@ -26,10 +26,11 @@ _BLACK = (0, (0, 0, 0))
 class PipelineStep:
     """A step of a pipeline.
 
-    stage: its place in the order of `Augment`.
-    name: as torchvision calls it.
-    lopsided: by axis, why the mirror image of what the step makes is not, with the same probability, what it makes of
-        the mirror image. No entry: it is, and flips along that axis may be done before or after.
+    Attributes:
+        stage: Its place in the order of `Augment`.
+        name: As torchvision calls it.
+        lopsided: By axis, why the mirror image of what the step makes is not, with the same probability, what it makes
+            of the mirror image. No entry: it is, and flips along that axis may be done before or after.
     """
 
     stage: ClassVar[int]
@@ -42,12 +43,13 @@ class PipelineStep:
 class Crop(PipelineStep):
     """Something that gives images another size.
 
-    kind: by which `_CROPS` knows it: the name, or more where that has several meanings.
-    crop: what it is alone, as a crop of `Augment`; None if it is not one.
-    size: (height, width) of its output in pixels; None where that depends on the image.
-    resamples: whether it mixes pixels, rather than only choosing them.
-    fill: colour of the padding, in levels of 0..255; None: there is none, or it repeats pixels of the image.
-    interpolation: as that of `Augment`, of what resamples.
+    Attributes:
+        kind: By which `_CROPS` knows it: the name, or more where that has several meanings.
+        crop: What it is alone, as a crop of `Augment`; None if it is not one.
+        size: (height, width) of its output in pixels; None where that depends on the image.
+        resamples: Whether it mixes pixels, rather than only choosing them.
+        fill: Colour of the padding, in levels of 0..255; None: there is none, or it repeats pixels of the image.
+        interpolation: As that of `Augment`, of what resamples.
     """
 
     stage = 0

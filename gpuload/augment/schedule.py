@@ -27,11 +27,16 @@ _FREE = (
 class Schedule:
     """The views of each epoch.
 
-    augment: one for all images; or several, each of which makes a view of every sample; or a dict of either by the
-        first epoch in which it is used: {0: Augment(128), 6: Augment(160), 12: Augment(192)}.
-    buckets: of all views, where batches have their sizes; else None.
-    is_single: one view is made of each sample, whether it was given in a list or not. pixels: of the images in a batch.
-    functions: of the user's, each once. processes: that call them; 0: threads do.
+    Args:
+        augment: One for all images; or several, each of which makes a view of every sample; or a dict of either by the
+            first epoch in which it is used: {0: Augment(128), 6: Augment(160), 12: Augment(192)}.
+
+    Attributes:
+        pixels: Of the images in a batch.
+        is_single: One view is made of each sample, whether it was given in a list or not.
+        buckets: Of all views, where batches have their sizes; else None.
+        functions: Of the user's, each once.
+        processes: That call them; 0: threads do.
 
     Raises:
         ArgumentError: something that is no Augment; no entry for epoch 0; views that differ in dtype or layout; epochs
@@ -77,7 +82,9 @@ class Schedule:
     def fit(self, stored: Pixels, is_raw: bool, measured: tuple[Any, Any]) -> None:
         """Fits it to images that are stored as these pixels.
 
-        is_raw: not encoded. measured: their mean and std, for messages.
+        Args:
+            is_raw: Not encoded.
+            measured: Their mean and std, for messages.
 
         Raises:
             ArgumentError: an `Augment` is for others, has constants of another number, or something that is not defined

@@ -110,8 +110,10 @@ def _flatten(transform: Any) -> Iterator[Any]:
 class _PipelineReader:
     """Reads the steps of a pipeline.
 
-    steps: those that are read. values: the images' after them. size: (height, width) of the images after them in
-    pixels; None where it depends on the image.
+    Attributes:
+        steps: Those that are read.
+        values: The images' after them.
+        size: (height, width) of the images after them in pixels; None where it depends on the image.
     """
 
     def __init__(self) -> None:

@@ -18,12 +18,13 @@ Kind = Literal["given", "pil", "image", "tensor"]
 class Values:
     """The class, dtype and range of the images before the next step of a pipeline.
 
-    kind: "given": no step has said yet what they are, Pillow's or tensors. "pil": Pillow's. "image": torchvision's
-        `tv_tensors.Image`. "tensor": plain tensors.
-    dtype: by torch's name, of tensors.
-    unit: the levels of 0..255 to which a value of 1 corresponds: 255 for floats in 0..1, else 1.
-    constants: what they were normalised with, in these units; None before Normalize.
-    is_erased: whether there may be erased rectangles, whose values no conversion may change.
+    Attributes:
+        kind: "given": no step has said yet what they are, Pillow's or tensors. "pil": Pillow's. "image": torchvision's
+            `tv_tensors.Image`. "tensor": plain tensors.
+        dtype: By torch's name, of tensors.
+        unit: The levels of 0..255 to which a value of 1 corresponds: 255 for floats in 0..1, else 1.
+        constants: What they were normalised with, in these units; None before Normalize.
+        is_erased: Whether there may be erased rectangles, whose values no conversion may change.
     """
 
     def __init__(self) -> None:

@@ -29,8 +29,10 @@ _STD = several(
 class Normalize:
     """(pixel - mean) / std, as torchvision's Normalize: for `Augment(size, normalize=Normalize(mean, std))`.
 
-    mean, std: of each channel, for pixels in 0..1: 8 bits divided by 255, 16 bits by 65,535. Floats are taken as they
-        are. ImageNet's by default, for RGB.
+    Args:
+        mean: Of each channel, for pixels in 0..1: 8 bits divided by 255, 16 bits by 65,535. Floats are taken as they
+            are. ImageNet's by default, for RGB.
+        std: Of each channel, for the same pixels. ImageNet's by default, for RGB.
 
     Raises:
         ArgumentError: a std that is not above 0; not as many of one as of the other.
@@ -51,7 +53,9 @@ class Normalize:
     ) -> None:
         """Raises ArgumentError where they are of another number of channels, or above 1 for pixels that are not floats.
 
-        are: what is said of the pixels. measured: mean and std of the set, for the message.
+        Args:
+            are: What is said of the pixels.
+            measured: Mean and std of the set, for the message.
         """
         if len(self.mean) != pixels.channels:
             such = (
@@ -66,7 +70,11 @@ class Normalize:
             self.check_peak(pixels.peak)
 
     def check_peak(self, peak: int) -> None:
-        """Raises ArgumentError where they are above 1. peak: the largest value of a pixel."""
+        """Raises ArgumentError where they are above 1.
+
+        Args:
+            peak: The largest value of a pixel.
+        """
         if max(*self.mean, *self.std) > 1:
             raise ArgumentError(
                 f"Normalize(mean={self.mean!r}, std={self.std!r}): expected values for pixels in 0..1. Divide yours by "
@@ -77,8 +85,11 @@ class Normalize:
 class PlannedFunction(NamedTuple):
     """A function that is to be called for each of N images of a view.
 
-    view: the number of the view. keys: uint64 (N, 2), the key of each sample's generator. origin: uint64 (N, 3), the
-    seed, the epoch and the repeat that the view was drawn with. redraw: `Augment.draw` of the same crops and flips.
+    Attributes:
+        view: The number of the view.
+        keys: uint64 (N, 2), the key of each sample's generator.
+        origin: uint64 (N, 3), the seed, the epoch and the repeat that the view was drawn with.
+        redraw: `Augment.draw` of the same crops and flips.
     """
 
     function: Function
@@ -101,11 +112,15 @@ class PlannedFunction(NamedTuple):
 class View(NamedTuple):
     """What is to be done to a batch of N stored images, to make one output image of each.
 
-    frame: (height, width) of the output in pixels; where each image has its own size, the number that divides the
-    height and width of the batch. steps: of the N images; erased: one after another; None where there is nothing to
-    do. cubic: which images are resized by a bicubic filter, where that is drawn for each.
-    function: the user's, to be called for each image; None where there is none. stretched: whether images are scaled
-    although their form says that they are only padded, since their size is another one than that of the image.
+    Attributes:
+        frame: (height, width) of the output in pixels; where each image has its own size, the number that divides the
+            height and width of the batch.
+        steps: Of the N images; None where there is nothing to do.
+        erased: Regions of the images, one after another; None where there is nothing to do.
+        function: The user's, to be called for each image; None where there is none.
+        cubic: Which images are resized by a bicubic filter, where that is drawn for each.
+        stretched: Whether images are scaled although their form says that they are only padded, since their size is
+            another one than that of the image.
     """
 
     frame: tuple[int, int] | int
@@ -141,7 +156,11 @@ class View(NamedTuple):
         return self._replace(steps=None, erased=None, function=None)
 
     def moved(self, corners: I64) -> "View":
-        """The same of parts of images. corners: int64 (N, 2), the top and left of each in its image."""
+        """The same of parts of images.
+
+        Args:
+            corners: int64 (N, 2), the top and left of each in its image.
+        """
         return self._replace(
             crops=self.crops._replace(start=self.crops.start + corners.astype(np.int32))
         )
@@ -150,13 +169,20 @@ class View(NamedTuple):
 class Form(NamedTuple):
     """What is the same for all batches of a view, whatever is drawn for them: what a decoder is built for.
 
-    normalize: "constants": (pixel - mean) / std; "image": by each image's own; "levels": pixels as they are stored,
-    which no user asks for. fill: level 0..255 of what is padded, or one for each channel. pads: whether a crop may
-    extend beyond the image. flips_vertically, transforms, erases: whether there may be any; erasing counts as a
-    transform. places: whether images may be scaled and padded. sizes: whether all images of a batch have one size, or
-    come as a list of their own ones, or padded to the largest. padding_mode: of the crop. function: where the user's
-    function is called, "" where there is none. ops: codes of steps that are drawn; rare ones may be missing. The others
-    are arguments of `Augment`.
+    Attributes:
+        normalize: "constants": (pixel - mean) / std; "image": by each image's own; "levels": pixels as they are stored,
+            which no user asks for.
+        fill: Level 0..255 of what is padded, or one for each channel.
+        pads: Whether a crop may extend beyond the image.
+        flips_vertically: Whether images may be flipped vertically.
+        transforms: Whether there may be any transforms, of which erasing is one.
+        erases: Whether images may be erased.
+        places: Whether images may be scaled and padded.
+        sizes: Whether all images of a batch have one size, or come as a list of their own ones, or padded to the
+            largest.
+        padding_mode: Of the crop.
+        function: Where the user's function is called, "" where there is none.
+        ops: Codes of steps that are drawn; rare ones may be missing. The others are arguments of `Augment`.
     """
 
     dtype: DType

@@ -25,11 +25,12 @@ from gpuload.types import HeightWidth
 class CenterHole:
     """The inpainting task: moves the centre of each image to a separate field and leaves a hole in the image.
 
-    size: of the hole in pixels, or (height, width). If the number of remaining pixels is odd, there is one more below
-        and to the right of the hole.
-    fill: value in the hole, in units of the batch: 0 is the mean of a normalised image; for uint8, the units are 0..255
-        and 0 is black.
-    target: name of the added field: (N, 3, height, width) of the hole, of the image's dtype.
+    Args:
+        size: Of the hole in pixels, or (height, width). If the number of remaining pixels is odd, there is one more
+            below and to the right of the hole.
+        fill: Value in the hole, in units of the batch: 0 is the mean of a normalised image; for uint8, the units are
+            0..255 and 0 is black.
+        target: Name of the added field: (N, 3, height, width) of the hole, of the image's dtype.
 
     Raises:
         ArgumentError: a size that is not positive.
@@ -94,11 +95,12 @@ _SIZE = several(SIDE, "(height, width) of the image in pixels", count=2)
 def join_tiles(tiles: Any, corners: Any, size: tuple[int, int]) -> Any:
     """Assembles an image from its tiles, or from a model's output for each tile; overlaps are averaged.
 
-    tiles: (N, …, height, width), such as pixels (N, 3, height, width) or scores (N, classes, height, width), tensors or
-        arrays of NumPy.
-    corners: whole numbers (N, 2), top and left of each tile in the image: the field "crop_top_left". Parts outside the
-        image, such as padding, are ignored.
-    size: (height, width) of the image, a row of the field "original_size".
+    Args:
+        tiles: (N, …, height, width), such as pixels (N, 3, height, width) or scores (N, classes, height, width),
+            tensors or arrays of NumPy.
+        corners: Whole numbers (N, 2), top and left of each tile in the image: the field "crop_top_left". Parts outside
+            the image, such as padding, are ignored.
+        size: (height, width) of the image, a row of the field "original_size".
 
     Returns a tensor (…, height, width) on the device of the tiles, of their dtype, or float32 for integer tiles.
 

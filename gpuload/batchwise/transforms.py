@@ -18,9 +18,13 @@ from gpuload.types import Array, HeightWidth
 class BatchForm(NamedTuple):
     """The properties of every batch, known before the first.
 
-    fields: names, in the requested order. image_size: (height, width) of "image" in pixels. dtype: of "image".
-    num_classes: of "label", if known from packing. class_fields: the fields with one class number for each
-    sample, whole numbers (N,), including those added by earlier transforms, whose contents are unknown.
+    Attributes:
+        fields: Names, in the requested order.
+        image_size: (height, width) of "image" in pixels.
+        dtype: Of "image".
+        num_classes: Of "label", if known from packing.
+        class_fields: The fields with one class number for each sample, whole numbers (N,), including those added by
+            earlier transforms, whose contents are unknown.
     """
 
     fields: tuple[str, ...]
@@ -34,13 +38,14 @@ class BatchForm(NamedTuple):
 class FieldBatch:
     """A batch of N samples on its way to the user.
 
-    fields: by name, in the requested order: NumPy arrays, or on a GPU CuPy arrays, (N, ...), or lists. "image" is (N,
-        3, height, width), of float32, float16 or uint8, in either memory layout; "label" is int64 (N,). Transforms
-        change them in place or replace them; added fields come after the requested ones.
-    num_classes: of "label", if known from packing.
-    draws: returns float64 (N,) in [0, 1), a NumPy array also on a GPU, for each of the numbers 0..255: a pure function
-        of (seed, epoch, sample, number). Each transform in a list has its own numbers.
-    mixes: False: MixUp and similar transforms change no images, and make one-hot labels, or smooth ones.
+    Attributes:
+        fields: By name, in the requested order: NumPy arrays, or on a GPU CuPy arrays, (N, ...), or lists. "image" is
+            (N, 3, height, width), of float32, float16 or uint8, in either memory layout; "label" is int64 (N,).
+            Transforms change them in place or replace them; added fields come after the requested ones.
+        num_classes: Of "label", if known from packing.
+        draws: Returns float64 (N,) in [0, 1), a NumPy array also on a GPU, for each of the numbers 0..255: a pure
+            function of (seed, epoch, sample, number). Each transform in a list has its own numbers.
+        mixes: False: MixUp and similar transforms change no images, and make one-hot labels, or smooth ones.
     """
 
     fields: dict[str, Any]
@@ -191,7 +196,9 @@ class Operation(ABC):
             def kernel(self, numbers, images):
                 return images * numbers[:, None, None, None]    # float32 (N, 3, height, width) stays so
 
-    uses: names of the fields that the kernel gets after the numbers and returns: one tensor, or a tuple in this order.
+    Attributes:
+        uses: Names of the fields that the kernel gets after the numbers and returns: one tensor, or a tuple in this
+            order.
 
     It may also define `adds`, `softens` and `check` (see `BatchTransform`).
     """
@@ -202,17 +209,21 @@ class Operation(ABC):
     def draw(self, draws: Draws, height: int, width: int) -> Array:
         """(N,) or (N, K) numbers of any dtype: the parameters for each of N samples.
 
-        draws: `draws(k)` gives float64 (N,) in [0, 1), random number k of each sample, k in 0..255: a pure function of
-            (seed, epoch, sample, k), on the host. height, width: of the images in pixels.
+        Args:
+            draws: `draws(k)` gives float64 (N,) in [0, 1), random number k of each sample, k in 0..255: a pure function
+                of (seed, epoch, sample, k), on the host.
+            height: Of the images in pixels.
+            width: Of the images in pixels.
         """
 
     @abstractmethod
     def kernel(self, numbers: Any, *fields: Any) -> Any:
         """Returns the new fields, tensors of the same dtype and device; "image" also of the same shape.
 
-        numbers: the result of `draw` on the device of the fields, float64 as float32. fields: those in `uses`: "image"
-            is (N, 3, height, width), of float32, float16 or uint8. They may be changed in place. The kernel must not
-            synchronise with the GPU, as `.item()` does.
+        Args:
+            numbers: The result of `draw` on the device of the fields, float64 as float32.
+            fields: Those in `uses`: "image" is (N, 3, height, width), of float32, float16 or uint8. They may be changed
+                in place. The kernel must not synchronise with the GPU, as `.item()` does.
         """
 
     def check(self, form: BatchForm) -> None:

@@ -15,10 +15,11 @@ _SHARE = number(0, 1, "a share of the images, in 0..1")
 class Dali:
     """DALI as the decoder: nvJPEG on a GPU, otherwise its CPU operators: `DaliIterator(decoder=Dali(hardware=0.6))`.
 
-    hardware: on a GPU, the share of the images that its JPEG engines decode; CUDA cores decode the rest. By default
-        DALI's choice.
-    deterministic: on a GPU, CUDA cores decode all images. Otherwise the unit that decodes an image, and thus the
-        rounding of its pixels, may depend on its batch. On a CPU pixels never depend on the batch.
+    Args:
+        hardware: On a GPU, the share of the images that its JPEG engines decode; CUDA cores decode the rest. By default
+            DALI's choice.
+        deterministic: On a GPU, CUDA cores decode all images. Otherwise the unit that decodes an image, and thus the
+            rounding of its pixels, may depend on its batch. On a CPU pixels never depend on the batch.
 
     Raises:
         ArgumentError: a value out of its range; deterministic=True with a share for the JPEG engines.
@@ -36,8 +37,10 @@ class Both:
     """The native decoder on the CPU for a share of each batch, and DALI on the GPU for the rest:
     `DaliIterator(decoder=Both(cpu=0.3))`.
 
-    cpu: the share that the CPU decodes. The choice of images depends only on (seed, epoch, sample).
-    hardware, deterministic: of the images that DALI decodes, as for `Dali`.
+    Args:
+        cpu: The share that the CPU decodes. The choice of images depends only on (seed, epoch, sample).
+        hardware: As for `Dali`, of the images that DALI decodes.
+        deterministic: As for `Dali`, of the images that DALI decodes.
 
     Raises:
         ArgumentError: as `Dali`.
@@ -66,9 +69,10 @@ class OnCorrupt:
     """The handling of samples that do not decode, and their maximum number:
     `DaliIterator(on_corrupt=OnCorrupt("skip", most=0.001))`.
 
-    action: "skip" or "mark", as `DaliIterator` describes them.
-    most: the number allowed per epoch on this rank, as an int, or as a share in 0..1 of this rank's samples per epoch;
-        more raise DecodeError.
+    Args:
+        action: "skip" or "mark", as `DaliIterator` describes them.
+        most: The number allowed per epoch on this rank, as an int, or as a share in 0..1 of this rank's samples per
+            epoch; more raise DecodeError.
 
     Raises:
         ArgumentError: a value out of its range.

@@ -21,7 +21,11 @@ from gpuload.decode.interface import Decoded, capture_fault
 
 
 class Device:
-    """A GPU and its stream. number: of the GPU; None: one simulated on the CPU, synchronous, nothing pinned."""
+    """A GPU and its stream.
+
+    Args:
+        number: Of the GPU; None: one simulated on the CPU, synchronous, nothing pinned.
+    """
 
     def __init__(self, number: int | None) -> None:
         self.name = "cpu" if number is None else f"cuda:{number}"

@@ -43,8 +43,10 @@ _MOST_SPARES = 1000  # samples tried in place of a batch without any good sample
 class HandledBatch(NamedTuple):
     """A batch as it is handed out.
 
-    batch: with "skip", replacements stand in for samples that do not decode; else as requested. asked: the batch as
-    requested. faults: its samples that do not decode, by row.
+    Attributes:
+        batch: With "skip", replacements stand in for samples that do not decode; else as requested.
+        asked: The batch as requested.
+        faults: Its samples that do not decode, by row.
     """
 
     batch: Batch
@@ -57,8 +59,11 @@ class HandledBatch(NamedTuple):
 class _InFlight:
     """A batch on its way through the decoder.
 
-    asked: as requested, prepared for the decoder. decoder_input: what is decoded. rows: int64 (N,), the row of `asked`
-    that each of its rows shows; None if all show a spare sample. spares: spare samples tried so far.
+    Attributes:
+        asked: As requested, prepared for the decoder.
+        decoder_input: What is decoded.
+        rows: int64 (N,), the row of `asked` that each of its rows shows; None if all show a spare sample.
+        spares: Spare samples tried so far.
     """
 
     asked: Batch
@@ -71,8 +76,9 @@ class _InFlight:
 class FaultHandler:
     """Runs a decoder, and handles the samples that do not decode.
 
-    prepare: gives a batch as the decoder takes it, and the samples that it must not get; None if it takes anything.
-    pixels: of the pictures that are decoded, by name.
+    Args:
+        prepare: Gives a batch as the decoder takes it, and the samples that it must not get; None if it takes anything.
+        pixels: Of the pictures that are decoded, by name.
     """
 
     def __init__(
@@ -92,7 +98,8 @@ class FaultHandler:
     ) -> Iterator[HandledBatch]:
         """Each batch with its pixels, in order. Only one call is active at a time; a new call ends the one before.
 
-        read_spare: gives a batch of the one sample at this position of the stream.
+        Args:
+            read_spare: Gives a batch of the one sample at this position of the stream.
 
         Raises:
             BatchDecodeError: with "raise": samples of the next batch do not decode.
@@ -263,7 +270,8 @@ def _with_placeholders(
 ) -> Batch:
     """The batch with black pictures at these rows, of the sizes in the index, so that crops stay valid.
 
-    pixels: of the pictures, by name.
+    Args:
+        pixels: Of the pictures, by name.
     """
     black: dict[Place, U8] = {}
     for name, of_picture in pixels.items():

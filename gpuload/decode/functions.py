@@ -61,8 +61,12 @@ MakeLevels = Callable[[Any], None]
 class Functions(NamedTuple):
     """A loader's functions, and properties of their samples.
 
-    all: of all epochs and views. processes: their number; 0 calls functions in threads. entries: of their samples.
-    moving: the moving fields. datasets: of which samples are.
+    Attributes:
+        all: Of all epochs and views.
+        processes: Their number; 0 calls functions in threads.
+        moving: The moving fields.
+        entries: Of their samples.
+        datasets: Of which samples are.
     """
 
     all: Sequence[Any]
@@ -86,8 +90,10 @@ def find_functions(
     datasets: Sequence[Dataset],
     further: Sequence[str] = (),
 ) -> Functions | None:
-    """The functions of all views and epochs; None if there are none. further: names of pictures besides image and
-    masks.
+    """The functions of all views and epochs; None if there are none.
+
+    Args:
+        further: Names of pictures besides image and masks.
 
     Raises:
         ArgumentError: a function of whole images with tiles as samples, or a field that it cannot move.
@@ -301,8 +307,11 @@ def _in_memory(array: Any) -> Any:
 class _Calls(NamedTuple):
     """The calls for one batch.
 
-    broken: by row, undecodable samples. views: those with a function, and images and masks of the others. failed: by
-    row, errors of functions. seconds: of each call.
+    Attributes:
+        broken: By row, undecodable samples.
+        views: Those with a function, and images and masks of the others.
+        failed: By row, errors of functions.
+        seconds: Of each call.
     """
 
     broken: dict[int, Fault]
@@ -314,8 +323,9 @@ class _Calls(NamedTuple):
 class _View:
     """A view with a function, of one batch, filled row by row in several threads.
 
-    cropped: for a function after the crop, the levels, (N, height, width, channels), and for each mask field, uint8
-    (N, height, width), before flips; they may be overwritten. None for a function that gets whole images.
+    Args:
+        cropped: For a function after the crop, the levels, (N, height, width, channels), and for each mask field, uint8
+            (N, height, width), before flips; they may be overwritten. None for a function that gets whole images.
     """
 
     def __init__(
@@ -362,7 +372,11 @@ class _View:
         return self._images, self._masks, Changed(columns, self._crops)
 
     def make(self, row: int, whole: tuple[Array, list[U8]] | None) -> None:
-        """Fills a row. whole: the image and masks before the crop."""
+        """Fills a row.
+
+        Args:
+            whole: The image and masks before the crop.
+        """
         if self._cropped is not None:
             images, masks = self._cropped
             image, masks = self._call(row, images[row], [mask[row] for mask in masks])
@@ -455,8 +469,12 @@ class _View:
         )
 
     def _store(self, row: int, levels: Array | MakeLevels, masks: Sequence[U8]) -> None:
-        """Stores a row. levels: (channels, height, width) of any sufficient type, or a function that writes them in
-        compiled code, in one pass with the values if possible."""
+        """Stores a row.
+
+        Args:
+            levels: (channels, height, width) of any sufficient type, or a function that writes them in compiled code,
+                in one pass with the values if possible.
+        """
         rows = slice(row, row + 1)
         values = self._values
         is_planar = values is None or self._form.layout == "NCHW"
@@ -496,7 +514,11 @@ def _picture_of(image: Array) -> Array:
 
 
 def _copy_image(image: Array, flips: tuple[bool, bool], target: Any) -> None:
-    """Copies an image, (height, width, channels) in C order. flips: vertical and horizontal."""
+    """Copies an image, (height, width, channels) in C order.
+
+    Args:
+        flips: Vertical and horizontal.
+    """
     _copy_picture(_picture_of(image), flips, target)
 
 

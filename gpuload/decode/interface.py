@@ -22,8 +22,9 @@ from gpuload.types import U8, HeightWidth
 class Fault(NamedTuple):
     """Why a sample does not decode.
 
-    reason: In words, such as "it is truncated".
-    picture: The name of the faulty one; "" for the image.
+    Attributes:
+        reason: In words, such as "it is truncated".
+        picture: The name of the faulty one; "" for the image.
     """
 
     reason: str
@@ -33,7 +34,9 @@ class Fault(NamedTuple):
 class Changed(NamedTuple):
     """What a user function made of the N samples of a view.
 
-    columns: replace those that were read from the index. crops: of the images that they describe.
+    Attributes:
+        columns: Replace those that were read from the index.
+        crops: Of the images that they describe.
     """
 
     columns: Mapping[str, Any]
@@ -109,10 +112,11 @@ class Stored:
 class PictureForm(NamedTuple):
     """What a decoder makes of one picture of each sample.
 
-    name: Of the picture.
-    forms: Of its views.
-    stored: What is known of all of them.
-    values: What becomes of the values of a map, such as depth; None for images and masks.
+    Attributes:
+        name: Of the picture.
+        forms: Of its views.
+        stored: What is known of all of them.
+        values: What becomes of the values of a map, such as depth; None for images and masks.
     """
 
     name: str
@@ -126,7 +130,11 @@ class PictureForm(NamedTuple):
         return self.values is None and not self.stored.is_mask
 
     def shape(self, form: Form, size: HeightWidth) -> tuple[int, ...]:
-        """Of one of its pictures in a batch. size: (height, width)."""
+        """Of one of its pictures in a batch.
+
+        Args:
+            size: (height, width).
+        """
         if self.values is not None:
             return (self.values.channels, *size)
         channels = self.stored.pixels.channels
@@ -140,9 +148,12 @@ class PictureForm(NamedTuple):
 class Resources(NamedTuple):
     """The resources of a decoder.
 
-    batch_size: maximum samples in a batch. num_threads: that decode. prefetch: batches ahead of the current one.
-    hw_decoder_load: share of the images for a GPU's JPEG engines; None: DALI decides. cpu_share: share of the CPU
-    decoder in "both".
+    Attributes:
+        batch_size: Maximum samples in a batch.
+        num_threads: That decode.
+        prefetch: Batches ahead of the current one.
+        hw_decoder_load: Share of the images for a GPU's JPEG engines; None: DALI decides.
+        cpu_share: Share of the CPU decoder in "both".
     """
 
     batch_size: int
@@ -153,7 +164,11 @@ class Resources(NamedTuple):
 
 
 class BatchDecodeError(Exception):
-    """Samples of a batch do not decode. faults: by row of the batch."""
+    """Samples of a batch do not decode.
+
+    Args:
+        faults: By row of the batch.
+    """
 
     def __init__(self, batch: Batch, faults: Mapping[int, Fault]) -> None:
         super().__init__(f"{len(faults)} of {len(batch)} samples do not decode")
@@ -209,8 +224,11 @@ class Buffers:
     Each array handed out has a `_Lease` as its base. Its views, tensors and DLPack capsules all keep the base alive;
     when the last of them is freed, in whichever thread, the memory returns to the pool.
 
-    rows: of each array, at most. kept: unused arrays to keep. allocate: makes an array of a shape and dtype. An array
-    serves any shape that takes at least half of it, so that batches of several sizes share the same few.
+    Args:
+        rows: Of each array, at most.
+        kept: Unused arrays to keep.
+        allocate: Makes an array of a shape and dtype. An array serves any shape that takes at least half of it, so that
+            batches of several sizes share the same few.
     """
 
     def __init__(

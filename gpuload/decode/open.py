@@ -86,7 +86,9 @@ def choose_decoder(
     DALI's whole images do not fit into its memory, or if enough threads decode, each on a core of this rank, which
     leaves the GPU to training; otherwise "dali"; or the only usable decoder.
 
-    decodes: whether anything needs decoding; if not, no packages are needed. outputs: of each image.
+    Args:
+        decodes: Whether anything needs decoding; if not, no packages are needed.
+        outputs: Of each image.
 
     Raises:
         DeviceError: there is no such GPU.
@@ -291,7 +293,11 @@ Stages = tuple[list[Stage], Prepare | None]
 
 
 class _Opening(NamedTuple):
-    """Makes the stages of a decoder. device: where torch computes; None for the CPU, or if torch cannot use the GPU."""
+    """Makes the stages of a decoder.
+
+    Attributes:
+        device: Where torch computes; None for the CPU, or if torch cannot use the GPU.
+    """
 
     device_id: int | None
     device: "Device | None"

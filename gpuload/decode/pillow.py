@@ -27,8 +27,11 @@ class UndecodableError(Exception):
 
 
 def refuse_larger(found: HeightWidth, told: HeightWidth, most: int = 0) -> None:
-    """Raises UndecodableError for many more pixels than the index says, before memory for them is allocated. most: are
-    accepted whatever the index says; by default MAX_PIXELS."""
+    """Raises UndecodableError for many more pixels than the index says, before memory for them is allocated.
+
+    Args:
+        most: Are accepted whatever the index says; by default MAX_PIXELS.
+    """
     if found[0] * found[1] > max(told[0] * told[1], most or MAX_PIXELS):
         raise UndecodableError(
             f"{found[1]} × {found[0]} pixels, and the index says {told[1]} × {told[0]}"
@@ -42,7 +45,10 @@ def refuse_other_size(found: HeightWidth, told: HeightWidth) -> None:
 
 
 def decode_pixels(data: U8, size: HeightWidth, pixels: Pixels = RGB) -> Array:
-    """(height, width, channels), upright, C order. size: as the index says.
+    """(height, width, channels), upright, C order.
+
+    Args:
+        size: As the index says.
 
     Raises:
         UndecodableError: it is damaged, of another size than the index says, or not of the mode.
@@ -68,7 +74,10 @@ def decode_pixels(data: U8, size: HeightWidth, pixels: Pixels = RGB) -> Array:
 
 
 def decode_mask(data: U8, size: HeightWidth) -> U8:
-    """uint8 (height, width). size: of its image.
+    """uint8 (height, width).
+
+    Args:
+        size: Of its image.
 
     Raises:
         UndecodableError: it is of another size; a large one is not decoded then. Or it is damaged.
@@ -110,7 +119,11 @@ def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int, form: Form) 
     """uint8 (height, width) of the batch: cropped, resized to the nearest pixel and flipped as image `row` is.
 
     An output pixel takes the class at its centre, ⌊(pixel + 0.5) · region / size⌋, as DALI's and torch's nearest-exact
-    do. fill: the class outside the image. form: of the view.
+    do.
+
+    Args:
+        fill: The class outside the image.
+        form: Of the view.
     """
     y = source_of(_nearest(view, row, 0, form), mask.shape[0], form.padding_mode)
     x = source_of(_nearest(view, row, 1, form), mask.shape[1], form.padding_mode)

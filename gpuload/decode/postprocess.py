@@ -105,8 +105,11 @@ def level_dtype(pixels: Pixels) -> str:
 class Postprocess:
     """Turns levels into the values of the batch, as a `Form` says. Both are NumPy arrays, or tensors on the device.
 
-    linear: whether, apart from transforms and erasing, the values are (level - mean) * factor. mean, factor: float32
-    (C,). level_dtype: of the images: uint8, or float32 if their levels do not have 8 bits.
+    Attributes:
+        level_dtype: Of the images: uint8, or float32 if their levels do not have 8 bits.
+        linear: Whether, apart from transforms and erasing, the values are (level - mean) * factor.
+        mean: float32 (C,), subtracted from the levels.
+        factor: float32 (C,), by which the difference is multiplied.
 
     Raises:
         MissingPackageError: torch is not installed, and something that the form asks for needs it.
@@ -152,8 +155,13 @@ class Postprocess:
         return view.steps is None and self.linear
 
     def __call__(self, images: Any, out: Any, view: View) -> None:
-        """images: of `level_dtype` (n, C, height, width), which may be changed. out: the same shape, of the batch's
-        dtype. view: of these."""
+        """Makes the values of images.
+
+        Args:
+            images: Of `level_dtype` (n, C, height, width), which may be changed.
+            out: The same shape, of the batch's dtype.
+            view: Of these.
+        """
         if view.crops.sizes is not None and view.steps is not None:
             # Without the padding.
             for row in range(len(images)):

@@ -42,7 +42,8 @@ Work = Callable[[], None]
 class Task(Generic[T]):
     """Work in progress in another thread, or in `times` of them, each of which calls it.
 
-    value: the result; None until then, and if the work raised or was cancelled before it began.
+    Attributes:
+        value: The result; None until then, and if the work raised or was cancelled before it began.
     """
 
     def __init__(self, work: Callable[[], T], times: int = 1) -> None:
@@ -88,7 +89,11 @@ class Task(Generic[T]):
 
 
 class _Here(threading.local):
-    """What the current thread is. owner: of the threads that it is one of, or None."""
+    """What the current thread is.
+
+    Attributes:
+        owner: Of the threads that it is one of, or None.
+    """
 
     owner: object = None
 
@@ -99,7 +104,9 @@ _here = _Here()
 class Threads:
     """Threads that end when this object is closed or garbage collected, or the interpreter exits.
 
-    initializer: called first in each thread. owner: see `_Here`.
+    Args:
+        initializer: Called first in each thread.
+        owner: See `_Here`.
     """
 
     def __init__(
@@ -155,7 +162,11 @@ def _run(
     owner: object,
     forgotten: "weakref.ref[Threads]",
 ) -> None:
-    """A thread. forgotten: is put among the tasks when these threads are garbage collected."""
+    """A thread.
+
+    Args:
+        forgotten: Is put among the tasks when these threads are garbage collected.
+    """
     _here.owner = owner
     initializer()
     while isinstance(task := tasks.get(), Task):
@@ -237,12 +248,19 @@ _PAST_THE_END = 1 << 62  # of the rows of a batch
 class Job:
     """A batch on its way through the stages.
 
-    batch: the batch to decode. decoded: its pixels so far. parts: batches that a stage split off this one, for later
-    stages. whole, rows: of a part: the batch that it belongs to, and its rows there, int64; None if it has all of them.
-    The part refers to it weakly: a cycle would keep the pixels until the garbage collector runs.
-    taken: int64 (P,), how many rows of each of P pictures its shares have taken; compiled code reads it, and `abandon`
-    moves it past the end.
-    held: objects that must outlive the work launched on the device so far. state: a stage's own, until its `end`.
+    Args:
+        batch: The batch to decode.
+        whole: Of a part: the batch that it belongs to. The part refers to it weakly: a cycle would keep the pixels
+            until the garbage collector runs.
+        rows: int64, of a part: its rows in that batch; None if it has all of them.
+
+    Attributes:
+        decoded: Its pixels so far.
+        parts: Batches that a stage split off this one, for later stages.
+        held: Objects that must outlive the work launched on the device so far.
+        state: A stage's own, until its `end`.
+        taken: int64 (P,), how many rows of each of P pictures its shares have taken; compiled code reads it, and
+            `abandon` moves it past the end.
     """
 
     def __init__(
@@ -312,7 +330,9 @@ class Job:
 class Stage:
     """One step of decoding, which takes batches one after the other.
 
-    name: of its threads, after "gpuload-". threads: how many call what `begin` returns.
+    Attributes:
+        name: Of its threads, after "gpuload-".
+        threads: How many call what `begin` returns.
     """
 
     name = ""
@@ -336,7 +356,11 @@ class Stage:
 
 
 class SplitParts(Stage):
-    """Splits each batch. parts_of: makes the parts."""
+    """Splits each batch.
+
+    Args:
+        parts_of: Makes the parts.
+    """
 
     name = "read"
 
@@ -349,7 +373,11 @@ class SplitParts(Stage):
 
 
 class OnPart(Stage):
-    """A stage for one part of each batch, unless the part has no samples. number: of the part."""
+    """A stage for one part of each batch, unless the part has no samples.
+
+    Args:
+        number: Of the part.
+    """
 
     def __init__(self, number: int, stage: Stage) -> None:
         self.name = stage.name
@@ -377,7 +405,8 @@ class OnPart(Stage):
 class Runner:
     """Decodes batches in order, up to `prefetch` of them ahead of the one requested.
 
-    device: where stages launch their work; None for none.
+    Args:
+        device: Where stages launch their work; None for none.
     """
 
     def __init__(

@@ -106,8 +106,10 @@ class SampleFunction(Protocol):
 class Entries(NamedTuple):
     """The entries of a sample besides its image, key and index, by the kind of their fields.
 
-    boxes: names of fields of boxes; the class numbers of "boxes" are "boxes_class". masks: of mask fields. keypoints:
-    of fields of keypoints, and the number of points of an instance.
+    Attributes:
+        boxes: Names of fields of boxes; the class numbers of "boxes" are "boxes_class".
+        masks: Of mask fields.
+        keypoints: Of fields of keypoints, and the number of points of an instance.
     """
 
     boxes: tuple[str, ...] = ()
@@ -148,7 +150,8 @@ def call(
 ) -> dict[str, Array]:
     """The image and all entries of a sample after the function.
 
-    keeps_size: whether the image must keep its size.
+    Args:
+        keeps_size: Whether the image must keep its size.
 
     Raises:
         FailedCallError: it returned an invalid result. Otherwise, whatever it raises.
@@ -269,7 +272,11 @@ def _kind(value: Any) -> str:
 
 
 class Caller(Protocol):
-    """Calls functions from several threads at once. threads: the useful number of concurrent calls."""
+    """Calls functions from several threads at once.
+
+    Attributes:
+        threads: The useful number of concurrent calls.
+    """
 
     threads: int
 
@@ -329,7 +336,11 @@ _BOXES = ("pascal_voc", ["classes"])  # what Albumentations must know of them
 
 
 class _Adapter:
-    """Base class of adapters for transforms of other libraries. names: of the fields to pass."""
+    """Base class of adapters for transforms of other libraries.
+
+    Args:
+        names: Of the fields to pass.
+    """
 
     def __init__(self, transform: Any, is_one: bool, example: str, *names: str) -> None:
         if not is_one:
@@ -352,8 +363,10 @@ class Albumentations(_Adapter):
     include them. Points outside the image become invisible. Each thread has a copy of the transform, which the sample's
     generator seeds for each call, so threads do not affect the random numbers.
 
-    boxes, mask, keypoints: names of the fields to pass.
-
+    Args:
+        boxes: Name of the field of boxes to pass.
+        mask: Name of the field of masks to pass.
+        keypoints: Name of the field of keypoints to pass.
 
     Raises:
         ArgumentError: it is not a transform of Albumentations 2.
@@ -481,7 +494,10 @@ class Torchvision(_Adapter):
     in a dict. `v2.SanitizeBoundingBoxes` at the end drops empty boxes. torch's CPU draws come from the sample's
     generator in every thread.
 
-    transform: must keep the image's type; `Augment` converts and normalises. boxes, mask: names of the fields to pass.
+    Args:
+        transform: Must keep the image's type; `Augment` converts and normalises.
+        boxes: Name of the field of boxes to pass.
+        mask: Name of the field of masks to pass.
 
     Raises:
         ArgumentError: it is not callable.
@@ -578,14 +594,15 @@ class Function:
 
     An `Augment` has at most one, first in the list, since flips and all other transforms follow it.
 
-    function: f(sample, rng), or a transform of torchvision's v2 or of Albumentations. It gets a dict with the image, of
-        the set's type, boxes, masks and keypoints, and returns the image or a dict of the changed entries (see
-        `gpuload.functions`).
-    before_crop: if False, it gets the cropped and resized image and must keep its size. If True, it gets the whole
-        decoded image and may change its size; crop and resize follow.
-    processes: the number of processes that call it, for a function that holds the GIL. It must then be picklable, such
-        as a function of a module. 0: the loader's num_threads threads call it. All functions of a loader have the same
-        number.
+    Args:
+        function: f(sample, rng), or a transform of torchvision's v2 or of Albumentations. It gets a dict with the
+            image, of the set's type, boxes, masks and keypoints, and returns the image or a dict of the changed entries
+            (see `gpuload.functions`).
+        before_crop: If False, it gets the cropped and resized image and must keep its size. If True, it gets the whole
+            decoded image and may change its size; crop and resize follow.
+        processes: The number of processes that call it, for a function that holds the GIL. It must then be picklable,
+            such as a function of a module. 0: the loader's num_threads threads call it. All functions of a loader have
+            the same number.
 
     Raises:
         ArgumentError: it cannot be called with (sample, rng).

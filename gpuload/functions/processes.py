@@ -53,7 +53,8 @@ Dumped = tuple[
 class SharedMemory:
     """A mapped anonymous file. It grows as needed and disappears with the last process that has it open.
 
-    fd: of the file, which this object owns; None creates one.
+    Args:
+        fd: Of the file, which this object owns; None creates one.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -102,7 +103,9 @@ class SharedMemory:
 class InProcesses:
     """Calls functions in worker processes, one process for each calling thread.
 
-    functions: picklable. count: number of processes.
+    Args:
+        functions: Picklable.
+        count: Number of processes.
 
     Raises:
         ArgumentError: a function cannot be sent to a process, or the processes do not start.

@@ -12,8 +12,10 @@ LIBRARIES = Path(__file__).with_name("lib")
 class BuildTarget(NamedTuple):
     """What a library is for.
 
-    architecture: as `platform.machine()` says it. cpu: as clang names it. level: the least x86-64 level of a processor
-    that runs it; 0 elsewhere.
+    Attributes:
+        architecture: As `platform.machine()` says it.
+        cpu: As clang names it.
+        level: The least x86-64 level of a processor that runs it; 0 elsewhere.
     """
 
     architecture: str

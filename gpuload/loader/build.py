@@ -25,12 +25,13 @@ from gpuload.read.batches import BatchReader, BucketedReader, WantedFields, chec
 class Decoding(NamedTuple):
     """What is decoded, by what, and where to.
 
-    pictures: What is made of each picture; none if no pixels are requested.
-    functions: The user's, of single samples; None without any.
-    backend: The decoder of images.
-    device_id: Number of the GPU for the batches; None for the CPU.
-    resources: Of the decoder.
-    arrays: Makes the user's arrays.
+    Attributes:
+        pictures: What is made of each picture; none if no pixels are requested.
+        functions: The user's, of single samples; None without any.
+        backend: The decoder of images.
+        device_id: Number of the GPU for the batches; None for the CPU.
+        resources: Of the decoder.
+        arrays: Makes the user's arrays.
     """
 
     pictures: tuple[PictureForm, ...]
@@ -77,7 +78,10 @@ def build_order(config: LoaderConfig, schedule: Schedule) -> OrderPlan:
 
 
 def build_fields(config: LoaderConfig, schedule: Schedule, *, marks: bool) -> Collate:
-    """What makes the requested fields. marks: whether batches tell which samples do not decode.
+    """What makes the requested fields.
+
+    Args:
+        marks: Whether batches tell which samples do not decode.
 
     Raises:
         ArgumentError: a field was not packed, or does not fit the others.
@@ -203,7 +207,8 @@ def build_pipeline(
 ) -> Pipeline:
     """Connects the reader, the decoder and the fields; starts their threads.
 
-    on_corrupt: of the pipeline, which for a preview is another than the config's.
+    Args:
+        on_corrupt: Of the pipeline, which for a preview is another than the config's.
     """
     decoder = open_decoder(
         decoding.backend,

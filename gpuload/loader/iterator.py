@@ -53,57 +53,60 @@ class DaliIterator:
         for images, labels in loader:
             ...
 
-    data: a packed folder or its URL (s3://bucket/set/train, also gs, az, https, hf), a `Dataset` or a subset of one,
-        which has options for caching, verification and excluded samples, or a mixture made by `mix`.
-    batch_size: samples per batch of this process; the global batch has batch_size * world_size.
-    augment: the size, crop, normalisation and dtype of the images. Each of several makes a view of every sample; a dict
-        gives the first epoch in which each is used: {0: Augment(128), 6: Augment(160)}. With a size of `Buckets([(1024,
-        1024), (832, 1216), …])` or `Buckets(area=…)`, each sample is in the bucket nearest to its own shape, and each
-        batch is of one bucket, the same on all ranks. With drop_last=True (or steps_per_epoch), an epoch is then
-        len(data) // (batch_size * world_size) batches, and samples left in the buckets come first in the next epoch;
-        with drop_last=False they come as smaller batches at the end, one per bucket. A run resumes with other ranks if
-        batch_size * world_size stays the same. See docs/buckets.md.
-    fields: the fields of a batch, in this order: "image", "label" and other packed fields, by name or as a spec such as
-        `Boxes("boxes", format="xywh")` (see `gpuload.fields`). Every sample also has "key" (list of str), "index"
-        (int64, its index in stored order) and "dataset" (int64, its data set's number in a mixture). A dict renames the
-        fields, and batches are then dicts: {"pixel_values": "image", "labels": "label"}.
-    batch_transforms: functions of a whole batch on the device, such as `MixUp()` (see `gpuload.batchwise`), applied in
-        this order; 32 at most. Fields that they add come after `fields`, by name, unless named there.
-    shuffle: False gives stored order in every epoch. `Shuffle(window=…, lanes=…)` sets how shards are mixed.
-    seed: together with the epoch, determines order, crops and flips; nothing else does.
-    drop_last: drops an incomplete last batch; by default the value of `shuffle`: training drops it, evaluation does
-        not. If True, a different remainder is skipped in each epoch. If False, each sample comes once across all ranks.
-        A rank's last batches may then have fewer samples, but never none: if fewer samples than ranks remain, some come
-        from the previous batch; if that is impossible (batch_size=1, or a set smaller than the number of ranks), a rank
-        repeats one sample of another rank, and `padding` is 1. "even": like False, but all ranks get equally many
-        samples: the first samples of the next epoch fill the last batch, as with a DistributedSampler, and `padding`
-        counts them. "exact": like False, but a rank without a remaining sample gets an empty batch, and no sample comes
-        twice.
-    steps_per_epoch: batches in an epoch, any number. The next epoch continues where this one stops, and passes over the
-        data follow one another without a gap, so no sample is skipped. By default an epoch is one pass.
-    sampling: `Balance("label")` draws each class equally often, `Weights("weight")` draws samples in proportion to
-        numbers, `Repeated(3)` repeats each three times in a row. By default each sample comes once in a pass.
-    on_corrupt: the handling of samples whose image or mask does not decode. "raise": DecodeError ends the run. "skip":
-        the next sample of the batch that decodes takes its place, with its own label, key and other fields, and so
-        comes twice; if no sample of the batch decodes, the first one after the batch in the order. With decoder="both",
-        its own number determines its decoder. "mark": the sample stays, with a zero image and the fill value in its
-        masks, and batches end with a field "corrupt", bool (N,), which is True there, to mask its loss. Batch sizes,
-        steps, states and all other samples are the same in all three. `OnCorrupt("skip", most=…)` sets how many are
-        allowed, 1 % by default.
-    decoder: "dali" (nvJPEG on a GPU, otherwise DALI's CPU operators), "native" (a compiled decoder and resize in CPU
-        threads; a GPU gets the pixels, and normalises and transforms them), "both" (each decodes a share of every
-        batch) or "auto". On a CPU, "auto" is "native", which is faster. On a GPU it is "native" if this rank has at
-        least six cores and num_threads, or if DALI's whole images and what is made of them would take half of the GPU's
-        memory, and otherwise "dali". If packages are missing, the other decoder is used, with a log message. `Dali(…)`
-        and `Both(…)` choose the decoding units. Decoders differ by rounding, and along an image's edges, where DALI
-        filters differently (docs/lab/decode.md has figures).
-    num_threads: CPU threads that decode; by default this rank's share of the cores.
-    prefetch: batches decoded ahead of the current one; 2 by default. `python -m gpuload tune` measures which values of
-        these three are fastest.
-    device: the device of the batches: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1". "cuda" is the GPU that
-        `torch.cuda.set_device` chose, or under torchrun the rank's own. Order and crops are the same on all devices.
-    output: "torch", "numpy" or "cupy".
-    rank, world_size: this process's share; by default from `torch.distributed`, otherwise from torchrun's environment.
+    Args:
+        data: A packed folder or its URL (s3://bucket/set/train, also gs, az, https, hf), a `Dataset` or a subset of
+            one, which has options for caching, verification and excluded samples, or a mixture made by `mix`.
+        batch_size: Samples per batch of this process; the global batch has batch_size * world_size.
+        augment: The size, crop, normalisation and dtype of the images. Each of several makes a view of every sample; a
+            dict gives the first epoch in which each is used: {0: Augment(128), 6: Augment(160)}. With a size of
+            `Buckets([(1024, 1024), (832, 1216), …])` or `Buckets(area=…)`, each sample is in the bucket nearest to its
+            own shape, and each batch is of one bucket, the same on all ranks. With drop_last=True (or steps_per_epoch),
+            an epoch is then len(data) // (batch_size * world_size) batches, and samples left in the buckets come first
+            in the next epoch; with drop_last=False they come as smaller batches at the end, one per bucket. A run
+            resumes with other ranks if batch_size * world_size stays the same. See docs/buckets.md.
+        fields: The fields of a batch, in this order: "image", "label" and other packed fields, by name or as a spec
+            such as `Boxes("boxes", format="xywh")` (see `gpuload.fields`). Every sample also has "key" (list of str),
+            "index" (int64, its index in stored order) and "dataset" (int64, its data set's number in a mixture). A dict
+            renames the fields, and batches are then dicts: {"pixel_values": "image", "labels": "label"}.
+        batch_transforms: Functions of a whole batch on the device, such as `MixUp()` (see `gpuload.batchwise`), applied
+            in this order; 32 at most. Fields that they add come after `fields`, by name, unless named there.
+        shuffle: False gives stored order in every epoch. `Shuffle(window=…, lanes=…)` sets how shards are mixed.
+        seed: Together with the epoch, determines order, crops and flips; nothing else does.
+        drop_last: Drops an incomplete last batch; by default the value of `shuffle`: training drops it, evaluation does
+            not. If True, a different remainder is skipped in each epoch. If False, each sample comes once across all
+            ranks. A rank's last batches may then have fewer samples, but never none: if fewer samples than ranks
+            remain, some come from the previous batch; if that is impossible (batch_size=1, or a set smaller than the
+            number of ranks), a rank repeats one sample of another rank, and `padding` is 1. "even": like False, but all
+            ranks get equally many samples: the first samples of the next epoch fill the last batch, as with a
+            DistributedSampler, and `padding` counts them. "exact": like False, but a rank without a remaining sample
+            gets an empty batch, and no sample comes twice.
+        steps_per_epoch: Batches in an epoch, any number. The next epoch continues where this one stops, and passes over
+            the data follow one another without a gap, so no sample is skipped. By default an epoch is one pass.
+        sampling: `Balance("label")` draws each class equally often, `Weights("weight")` draws samples in proportion to
+            numbers, `Repeated(3)` repeats each three times in a row. By default each sample comes once in a pass.
+        on_corrupt: The handling of samples whose image or mask does not decode. "raise": DecodeError ends the run.
+            "skip": the next sample of the batch that decodes takes its place, with its own label, key and other fields,
+            and so comes twice; if no sample of the batch decodes, the first one after the batch in the order. With
+            decoder="both", its own number determines its decoder. "mark": the sample stays, with a zero image and the
+            fill value in its masks, and batches end with a field "corrupt", bool (N,), which is True there, to mask its
+            loss. Batch sizes, steps, states and all other samples are the same in all three. `OnCorrupt("skip",
+            most=…)` sets how many are allowed, 1 % by default.
+        decoder: "dali" (nvJPEG on a GPU, otherwise DALI's CPU operators), "native" (a compiled decoder and resize in
+            CPU threads; a GPU gets the pixels, and normalises and transforms them), "both" (each decodes a share of
+            every batch) or "auto". On a CPU, "auto" is "native", which is faster. On a GPU it is "native" if this rank
+            has at least six cores and num_threads, or if DALI's whole images and what is made of them would take half
+            of the GPU's memory, and otherwise "dali". If packages are missing, the other decoder is used, with a log
+            message. `Dali(…)` and `Both(…)` choose the decoding units. Decoders differ by rounding, and along an
+            image's edges, where DALI filters differently (docs/lab/decode.md has figures).
+        num_threads: CPU threads that decode; by default this rank's share of the cores.
+        prefetch: Batches decoded ahead of the current one; 2 by default. `python -m gpuload tune` measures which values
+            of these three are fastest.
+        device: The device of the batches: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1". "cuda" is the GPU
+            that `torch.cuda.set_device` chose, or under torchrun the rank's own. Order and crops are the same on all
+            devices.
+        output: "torch", "numpy" or "cupy".
+        rank: Number of this process; by default from `torch.distributed`, otherwise from torchrun's environment.
+        world_size: Number of processes, by default from the same.
 
     Yields:
         A named tuple of the fields, (image, label) by default; `batch._asdict()` is a dict of them. If `fields` is a
@@ -291,7 +294,8 @@ class DaliIterator:
 
         `sampler.set_epoch`, which training loops call, only moves forward, and keeps a loaded position.
 
-        epoch: its number, from 0.
+        Args:
+            epoch: Its number, from 0.
         """
         if epoch != self._progress.next.epoch:
             self._progress.start_at(self._epochs.start(epoch), is_loaded=False)
@@ -319,7 +323,8 @@ class DaliIterator:
         Batch size, world size and device may change: order and crops do not depend on them. With buckets, batch_size *
         world_size must be the same.
 
-        state: of `state_dict`.
+        Args:
+            state: Of `state_dict`.
 
         Raises:
             StateError: the state belongs to another data set, or to a loader with another seed, shuffle, window or
@@ -346,7 +351,8 @@ class DaliIterator:
         ranks that construct no such loader. This method also compares the position of a resumed run, and waits for all
         ranks.
 
-        timeout_s: seconds to wait for the other ranks.
+        Args:
+            timeout_s: Seconds to wait for the other ranks.
 
         Raises:
             ArgumentError: on every rank, if their data sets, settings or positions differ.
@@ -358,8 +364,10 @@ class DaliIterator:
     def metrics(self, window: int | None = None) -> Metrics:
         """The time of each stage, images/s, the share of time that training waited, and the limiting stage.
 
-        window: the number of latest batches to cover, up to 1000; None covers all since construction. The call takes
-            microseconds and is safe from any thread, even during iteration.
+        Args:
+            window: The number of latest batches to cover, up to 1000; None covers all since construction.
+
+        The call takes microseconds and is safe from any thread, even during iteration.
         """
         return self._pipeline.meter.metrics(window)
 
@@ -383,9 +391,10 @@ class DaliIterator:
         targets below each image. Transforms and batch transforms are applied with the loader's own random numbers.
         Several views of a sample are next to each other.
 
-        n: the number of samples after the last batch returned; fewer at the end of an epoch.
-        epoch: shows the first samples of this epoch instead.
-        batch: shows the first n samples of this batch of the loader, on any device.
+        Args:
+            n: The number of samples after the last batch returned; fewer at the end of an epoch.
+            epoch: Shows the first samples of this epoch instead.
+            batch: Shows the first n samples of this batch of the loader, on any device.
 
         The loader's position, state, random numbers and metrics do not change, even in the middle of a loop. The images
         are decoded separately on the CPU, in whole batches; those that do not decode are black and marked.

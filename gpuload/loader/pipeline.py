@@ -34,13 +34,16 @@ _MOST_LISTED = 1000  # samples in a report, about 0.5 MB
 class CorruptSample:
     """A sample that did not decode.
 
-    key: of the sample.
-    shard: path of its shard.
-    offset, bytes: position and size in the shard of its image, or of the mask that does not decode.
-    reason: the decoder's message.
-    index, dataset: its number in the stored order of its data set, and that one's number in a mixture.
-    epoch: of its first occurrence.
-    times: number of occurrences.
+    Attributes:
+        key: Of the sample.
+        shard: Path of its shard.
+        offset: Position in the shard of its image, or of the mask that does not decode.
+        bytes: Size of that image or mask.
+        reason: The decoder's message.
+        index: Its number in the stored order of its data set.
+        dataset: The number of its data set in a mixture.
+        epoch: Of its first occurrence.
+        times: Number of occurrences.
     """
 
     key: str
@@ -57,7 +60,9 @@ class CorruptSample:
 class Report(NamedTuple):
     """The undecodable samples of a loader on this rank since construction.
 
-    corrupt: the number of samples replaced or marked, counted in every epoch. samples: the first 1,000 distinct ones.
+    Attributes:
+        corrupt: The number of samples replaced or marked, counted in every epoch.
+        samples: The first 1,000 distinct ones.
     """
 
     corrupt: int
@@ -67,8 +72,9 @@ class Report(NamedTuple):
 class CorruptSamples:
     """Counts and lists undecodable samples.
 
-    on_corrupt: None if the first one raises. epoch_samples: this rank's samples in an
-    epoch.
+    Args:
+        on_corrupt: None if the first one raises.
+        epoch_samples: This rank's samples in an epoch.
     """
 
     def __init__(
@@ -179,9 +185,11 @@ def check_current(is_current: bool) -> None:
 class Pipeline:
     """Makes batches from the parts of an epoch: connects the reader, the decoder and the collation of fields.
 
-    open_reader: opens a reader of the stream. make_fields: makes the user's fields from a batch, its pixels, and
-    `broken`, the rows that do not decode. no_pixels: the pixels of a batch without samples. folder: of the data, for
-    messages.
+    Args:
+        open_reader: Opens a reader of the stream.
+        make_fields: Makes the user's fields from a batch, its pixels, and `broken`, the rows that do not decode.
+        no_pixels: The pixels of a batch without samples.
+        folder: Of the data, for messages.
     """
 
     def __init__(
@@ -236,8 +244,10 @@ class Pipeline:
     ) -> Iterator[TrainingBatch]:
         """Yields the batches of an epoch, or of the rest of one.
 
-        start: its first position. epochs: this rank's parts of the global batches.
-        is_current: False if another loop or `close` ended this one, possibly in another thread.
+        Args:
+            start: Its first position.
+            epochs: This rank's parts of the global batches.
+            is_current: False if another loop or `close` ended this one, possibly in another thread.
 
         Raises:
             ShardError, DecodeError: as `DaliIterator`.

@@ -7,8 +7,14 @@ from gpuload.order.stream import Position
 
 
 class LoopProgress:
-    """next: where the next loop starts. handed_out: after the last batch of this one. last: before and after the last
-    batch handed out, or None. is_loaded: whether the next loop starts at a position that was loaded."""
+    """The positions of a loader in its stream.
+
+    Attributes:
+        last: Before and after the last batch handed out, or None.
+        next: Where the next loop starts.
+        handed_out: After the last batch of this one.
+        is_loaded: Whether the next loop starts at a position that was loaded.
+    """
 
     def __init__(self) -> None:
         self.last: tuple[Position, Position] | None = None
@@ -21,7 +27,10 @@ class LoopProgress:
 
 
 class Loop(Iterator[Any]):
-    """The batches of one loop. batches: gives each with the position after it.
+    """The batches of one loop.
+
+    Args:
+        batches: Gives each with the position after it.
 
     A signal comes before a batch is handed out or after it, and `progress` tells which: Python looks for signals when a
     function is called or a loop goes round, and neither happens between the end of a batch and its handing out.

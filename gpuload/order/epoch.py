@@ -87,9 +87,12 @@ class Segments(NamedTuple):
 class Windows:
     """Segments permuted, and divided evenly among windows, whose samples are permuted together: one lane of a pass.
 
-    words: what the permutations depend on, beside seed and epoch. window: segments in a window, at most.
+    Args:
+        words: What the permutations depend on, beside seed and epoch.
+        window: Segments in a window, at most.
 
-    starts: int64 (windows + 1,), where each begins, and the end.
+    Attributes:
+        starts: int64 (windows + 1,), where each begins, and the end.
     """
 
     def __init__(
@@ -167,16 +170,18 @@ class Windows:
 class EpochOrder:
     """The order of one epoch: `order[start:stop]` are the sample indices at those positions.
 
-    shard_sizes: int64 (shards,), samples in each shard.
-    window: number of shards whose samples are mixed with one another; shards are divided evenly among windows, so that
-        they differ by one shard at most.
-    shuffle: False gives stored order.
-    samples: int64, those that the order is of, ascending, where it is not of all; shard_sizes counts them alone.
-    make_windows: makes the `Windows` of this pass, where samples come as often as they are drawn.
-    lanes: each has windows of its own. A window of the order is then where each lane is in one, until a lane enters its
-        next.
+    Args:
+        shard_sizes: int64 (shards,), samples in each shard.
+        window: Number of shards whose samples are mixed with one another; shards are divided evenly among windows, so
+            that they differ by one shard at most.
+        shuffle: False gives stored order.
+        lanes: Each has windows of its own. A window of the order is then where each lane is in one, until a lane enters
+            its next.
+        samples: int64, those that the order is of, ascending, where it is not of all; shard_sizes counts them alone.
+        make_windows: Makes the `Windows` of this pass, where samples come as often as they are drawn.
 
-    window_starts: int64 (windows + 1,), where each window begins, and the end.
+    Attributes:
+        window_starts: int64 (windows + 1,), where each window begins, and the end.
 
     Costs O(shards) to construct and O(samples of a window) for a slice, whatever the size of the data set.
     """
@@ -314,7 +319,11 @@ class EpochOrder:
     def _gather(
         self, start: int, stop: int, values_of: Callable[[Windows, int], I64]
     ) -> I64:
-        """The values at positions start..stop-1, of all lanes in turn. values_of: gives those of a window of a lane."""
+        """The values at positions start..stop-1, of all lanes in turn.
+
+        Args:
+            values_of: Gives those of a window of a lane.
+        """
         parts = [np.empty(0, np.int64)]
         window = self.window_at(start)
         while start < stop:
@@ -374,10 +383,12 @@ class Mixing:
     Shuffling within windows of whole shards is not a full shuffle. Where the packer shuffled, batches are like those of
     a full shuffle; where the shards are sorted by class, a batch holds the classes of a few shards only.
 
-    distance: of the order from a full shuffle, 0..1: the largest difference, averaged over windows, between the
-        distribution of a window's samples over stored order and that of all samples (Kolmogorov–Smirnov). 0: each
-        window is drawn from the whole set; towards 1: each from a small part of it.
-    classes: distinct classes in a batch, on average; expected_classes: with a full shuffle. None without labels.
+    Attributes:
+        distance: Of the order from a full shuffle, 0..1: the largest difference, averaged over windows, between the
+            distribution of a window's samples over stored order and that of all samples (Kolmogorov–Smirnov). 0: each
+            window is drawn from the whole set; towards 1: each from a small part of it.
+        classes: Distinct classes in a batch, on average; None without labels.
+        expected_classes: The same with a full shuffle.
     """
 
     window: int

@@ -56,8 +56,10 @@ _CHOSEN = 2
 class Sampling:
     """How one data set is sampled: by `groups`, by `weights`, or with neither each sample `times` times in a row.
 
-    draws: samples in a pass. groups: int32 (len,), from 0 to the last without a gap, which are drawn equally often.
-    weights: float64 (len,), not all 0.
+    Attributes:
+        draws: Samples in a pass.
+        groups: int32 (len,), from 0 to the last without a gap, which are drawn equally often.
+        weights: float64 (len,), not all 0.
     """
 
     draws: int
@@ -199,9 +201,11 @@ class _DrawnWindows(Windows):
         return drawn[mixed], repeats[mixed]
 
     def _count_draws(self, samples: I64, units_before: I64) -> I64:
-        """int64 (N,): how often each sample is drawn. units_before: (groups,), of each group before these samples.
+        """int64 (N,): how often each sample is drawn.
 
-        samples: sorted by their groups.
+        Args:
+            samples: Sorted by their groups.
+            units_before: (groups,), of each group before these samples.
         """
         groups = self._numbers[samples]
         units = self._units[samples]
@@ -217,8 +221,11 @@ class _DrawnWindows(Windows):
 class RepeatedOrder(EpochOrder):
     """The order of one pass, each sample `times` times in a row.
 
-    once: the order of each sample once, whose windows it has. offset: positions of the stream before this pass. A share
-    is of one lane.
+    Args:
+        once: The order of each sample once, whose windows it has.
+        offset: Positions of the stream before this pass.
+
+    A share is of one lane.
     """
 
     def __init__(

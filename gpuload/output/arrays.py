@@ -22,7 +22,8 @@ Output = Literal["torch", "numpy", "cupy"]
 class Arrays:
     """Makes a library's arrays on one device. This class makes NumPy arrays and copies arrays from a GPU.
 
-    device: as torch names it, "cpu" or "cuda:0".
+    Attributes:
+        device: As torch names it, "cpu" or "cuda:0".
     """
 
     device = "cpu"

@@ -79,14 +79,21 @@ def make_batch(names: tuple[str, ...], values: Iterable[Any]) -> Any:
 class Collate:
     """Turns decoded batches into named tuples of the user's arrays, or into dicts.
 
-    keys: the names of the fields in dicts, in which added fields keep their own; None for named tuples.
+    Args:
+        keys: The names of the fields in dicts, in which added fields keep their own; None for named tuples.
 
-    columns, members: the index columns and shard members that the fields need. image: the name of the image of the
-    samples. pictures: those besides it, in the order in which their views are made. has_images: whether the image is
-    requested. masks: names of the mask fields. moving: the fields that move with the image. handed_out: the names of
-    all fields, in the order of a batch: those requested, those that transforms add, and the marks. mixes: whether MixUp
-    and similar transforms mix batches, which may be set. has_mixers: whether there are any, but for those that
-    functions of the user call.
+    Attributes:
+        mixes: Whether MixUp and similar transforms mix batches, which may be set.
+        has_mixers: Whether there are any, but for those that functions of the user call.
+        moving: The fields that move with the image.
+        image: The name of the image of the samples.
+        has_images: Whether the image is requested.
+        masks: Names of the mask fields.
+        pictures: Those besides it, in the order in which their views are made.
+        columns: Names of the index columns that the fields need.
+        members: Names of the shard members that the fields need.
+        handed_out: The names of all fields, in the order of a batch: those requested, those that transforms add, and
+            the marks.
 
     Raises:
         ArgumentError: a field that was not packed, or a batch transform that cannot work on these fields.
@@ -216,7 +223,8 @@ class Collate:
     ) -> Any:
         """The fields of a batch in the requested order, then those added by batch transforms, by name, then the marks.
 
-        broken: rows of samples that do not decode; if they are marked, their pixels become zeros.
+        Args:
+            broken: Rows of samples that do not decode; if they are marked, their pixels become zeros.
         """
         values = self._values(batch, decoded)
         make = arrays.staging() if self._transforms else arrays
@@ -470,8 +478,11 @@ def _rows(
     *,
     moves: bool = False,
 ) -> Rows:
-    """The rows of a batch for its fields: with all views, or with one of them and the results of a function. moves:
-    with the maps of points by transforms, which take a millisecond for 256 samples."""
+    """The rows of a batch for its fields: with all views, or with one of them and the results of a function.
+
+    Args:
+        moves: With the maps of points by transforms, which take a millisecond for 256 samples.
+    """
     views = batch.image_views
     if view is not None:
         views = views[view : view + 1]

@@ -22,8 +22,12 @@ _SEPARATOR = " · "
 class BatchDrawing:
     """Draws batches of one loader.
 
-    forms: of its views. specs: the requested fields, by name. fields, classes: of its data set. image: the name
-    of the image.
+    Args:
+        forms: Of its views.
+        specs: The requested fields, by name.
+        fields: Of its data set, by name.
+        classes: Names of the classes of its data set; None without names.
+        image: The name of the image.
     """
 
     def __init__(

@@ -174,8 +174,11 @@ class MemberViews(Sequence[U8]):
     DALI accesses all images, the CPU decoder hardly any, and creating a view takes a tenth of the time of decoding a
     small image.
 
-    shards: the bytes of some shards. shard_of: int64 (N,), index into `shards` for each member. starts, stops: int64
-    (N,), the member's bytes in its shard.
+    Args:
+        shards: The bytes of some shards.
+        shard_of: int64 (N,), index into `shards` for each member.
+        starts: int64 (N,), where the bytes of each member begin in its shard.
+        stops: int64 (N,), where they end.
     """
 
     def __init__(

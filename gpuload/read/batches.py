@@ -63,10 +63,11 @@ class _Pass(NamedTuple):
 class WantedFields(NamedTuple):
     """What is read of each sample besides its image.
 
-    columns: Names of index columns, such as "label".
-    members: Names of fields that stay in the shard and are no pictures.
-    pictures: Those that are decoded, in the order in which their views are made.
-    decodes: Whether pictures are decoded, so that the data sets' `max_pixels` apply.
+    Attributes:
+        columns: Names of index columns, such as "label".
+        members: Names of fields that stay in the shard and are no pictures.
+        pictures: Those that are decoded, in the order in which their views are made.
+        decodes: Whether pictures are decoded, so that the data sets' `max_pixels` apply.
     """
 
     columns: Sequence[str] = ()
@@ -158,7 +159,8 @@ class BatchReader:
     ) -> Iterator[Batch]:
         """A batch for each of some parts that adjoin, read together and divided afterwards.
 
-        augments: each makes a view of every batch.
+        Args:
+            augments: Each makes a view of every batch.
         """
         begun = time.perf_counter()
         waited_s = self.download_s()
@@ -218,7 +220,9 @@ class BatchReader:
     ) -> _DrawnSamples:
         """Samples of one pass with their draws.
 
-        repeats: as `EpochOrder.repeats`. within: the result of `Tiles.within` if the samples are tiles.
+        Args:
+            repeats: As `EpochOrder.repeats`.
+            within: The result of `Tiles.within` if the samples are tiles.
         """
         if self._checks_sizes:
             dataset = self._datasets[drawn_by.source]
@@ -331,7 +335,8 @@ def check_space(
 ) -> None:
     """Raises ArgumentError if the shards in use at a time do not fit into the cache of a remote set.
 
-    lanes: the number of lanes that this node reads.
+    Args:
+        lanes: The number of lanes that this node reads.
     """
     for dataset in datasets:
         if dataset.cache is not None:
@@ -364,7 +369,11 @@ def read_alone(
 class BucketedReader(BatchReader):
     """Reads any part of a stream divided by buckets. Parts must be read in ascending order.
 
-    plan: the buckets. epochs: with them. The other arguments are those of `BatchReader`.
+    Args:
+        plan: The buckets.
+        epochs: Of the loader, with the buckets.
+
+    The other arguments are those of `BatchReader`.
     """
 
     def __init__(

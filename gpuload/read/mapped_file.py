@@ -91,8 +91,13 @@ class MappedFile:
     Python's own `mmap` keeps a file handle for each mapping, and a process has 1,024 by default: a window of a thousand
     shards would not fit.
 
-    lease: the file. owner: the object that queries `gpuload.read.mapped_file` for its faults. data: uint8 (size,),
-    read-only. stamp: the file's `os.stat`.
+    Args:
+        lease: The file.
+        owner: The object that queries `gpuload.read.mapped_file` for its faults.
+
+    Attributes:
+        data: uint8 (size,), read-only.
+        stamp: The file's `os.stat`.
 
     Raises:
         OSError: it cannot be opened or mapped.

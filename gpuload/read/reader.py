@@ -39,7 +39,8 @@ class ReadAhead:
     It holds no lock meanwhile (NumPy releases the GIL). Touching takes 10 ms a GiB if the pages are in memory; cold,
     shard after shard, it is twice as fast as reading the same pages in shuffled order (local NVMe, 2026-11).
 
-    verify: also compare each shard's SHA-256 with the manifest, once for each content; `check` waits for it.
+    Args:
+        verify: Also compare each shard's SHA-256 with the manifest, once for each content; `check` waits for it.
     """
 
     def __init__(self, verify: bool = False) -> None:
@@ -139,7 +140,12 @@ class ReadAhead:
 
 
 class _Job:
-    """A shard to read. running: a lock, held until the shard has been read. wanted: set it to False to cancel."""
+    """A shard to read.
+
+    Attributes:
+        wanted: Set it to False to cancel.
+        running: A lock, held until the shard has been read.
+    """
 
     def __init__(self, shard: MappedShard, verify: bool) -> None:
         self.shard = shard
@@ -190,13 +196,16 @@ _LEAST_AHEAD = (
 class Reader:
     """Reads samples of a data set by number. Shards of the next window are mapped if the store already has them.
 
-    columns: names of index columns to return with each batch, such as "label" or "key". members: names of fields
-        besides pictures, of kinds that stay in the shard, whose bytes to return. pictures: names of picture fields to
-        return besides the image. verify: with "sha256", no sample is
-        returned before the SHA-256 of its shard has been compared with the manifest's; with None, this applies only to
-        shards at URLs; with "downloads", only to those that this process downloads.
+    Args:
+        columns: Names of index columns to return with each batch, such as "label" or "key".
+        members: Names of fields besides pictures, of kinds that stay in the shard, whose bytes to return.
+        verify: With "sha256", no sample is returned before the SHA-256 of its shard has been compared with the
+            manifest's; with None, this applies only to shards at URLs; with "downloads", only to those that this
+            process downloads.
+        pictures: Names of picture fields to return besides the image.
 
-    ahead: the thread that reads ahead.
+    Attributes:
+        ahead: The thread that reads ahead.
     """
 
     def __init__(
@@ -325,7 +334,8 @@ class Reader:
         """Waits for the rows of these shards, if they are not all local, and starts to fetch the following ones: they
         are small compared with their shards, but each request takes the server's latency.
 
-        upcoming: shards in the order of need, including these.
+        Args:
+            upcoming: Shards in the order of need, including these.
 
         Raises:
             RemoteError: they cannot be read. FormatError: they do not match the manifest.
@@ -387,7 +397,8 @@ class Reader:
     def check(self, look: bool = False) -> None:
         """Call this before returning samples: 0.3 µs.
 
-        look: also check whether the shards in use changed since they were mapped.
+        Args:
+            look: Also check whether the shards in use changed since they were mapped.
 
         Raises:
             ShardError: a mapped shard or the index could not be read, so zeros may have replaced its bytes; or one was

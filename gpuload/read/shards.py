@@ -39,8 +39,12 @@ _HASHED_BYTES = 4 << 20  # between two checks for cancellation
 class MappedShard:
     """One shard: its bytes, memory-mapped, and its rows of the index, checked against each other.
 
-    owner: the object that queries `gpuload.read.mapped_file` for its faults. changed_ns: the file's modification time.
-        store: opens the file.
+    Args:
+        owner: The object that queries `gpuload.read.mapped_file` for its faults.
+        store: Opens the file.
+
+    Attributes:
+        changed_ns: The file's modification time.
 
     Raises:
         ShardError: it cannot be read, or does not match the index.
@@ -152,8 +156,11 @@ class Window:
 
     One gather for each shard of a batch took three times as long (64 samples from 8 shards, 2026-11).
 
-    numbers: of the shards. mapped: shards already mapped, by number, which are reused. owner, store: as for
-        `MappedShard`.
+    Args:
+        numbers: Of the shards.
+        mapped: Shards already mapped, by number, which are reused.
+        owner: As for `MappedShard`.
+        store: As for `MappedShard`.
     """
 
     def __init__(

@@ -66,8 +66,13 @@ def normal_noise(
 ) -> torch.Tensor:
     """float32 (3, sum of sizes), of mean 0 and variance 1: for each channel `sizes[i]` numbers of key i, then the next.
 
-    keys: (n,). A hash of 64 bits gives 21 bits for each channel, which choose a quantile of the normal distribution, at
-    most 5 sigmas.
+    Args:
+        keys: uint64 (n,).
+        sizes: (n,), how many numbers each key gives for a channel.
+        device: Where they are made.
+
+    A hash of 64 bits gives 21 bits for each channel, which choose a quantile of the normal distribution, at most 5
+    sigmas.
     """
     total = int(sizes.sum())
     begins = np.cumsum(sizes) - sizes
@@ -146,7 +151,12 @@ def erase(batch: Tensor, regions: ErasedRegions) -> None:
 
 
 def _erase_each(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
-    """regions: of the chosen images, of which each has one."""
+    """Overwrites the regions image by image.
+
+    Args:
+        chosen: int64 (n,), rows of the batch.
+        regions: Of these images, of which each has one.
+    """
     sizes = regions.box[:, 2] * regions.box[:, 3]
     value = torch.from_numpy(regions.value[:, :, None, None])
     scale = torch.from_numpy(regions.noise[:, :, None, None])
@@ -506,8 +516,9 @@ def warp(
     """Each pixel takes those that it comes from, the nearest one or four weighted ones, or the fill; (n, c, h, w), of
     any number of channels c. `numbers` are `args` as a NumPy array.
 
-    images: uint8, or the values of other `pixels` as float32, whose fill is that share of their peak. Whole numbers are
-    rounded, floats are not, as in torchvision.
+    Args:
+        images: uint8, or the values of other `pixels` as float32, whose fill is that share of their peak. Whole numbers
+            are rounded, floats are not, as in torchvision.
     """
     height, width = images.shape[2:]
     x, y = _sources(images, args, bool(numbers[:, 6:8].any()))
@@ -527,7 +538,11 @@ def warp(
 
 
 def _sources(images: Tensor, args: Tensor, divides: bool) -> tuple[Tensor, Tensor]:
-    """Where each pixel comes from, x and y from the centre: float32 (n, h, w) each. divides: there are perspectives."""
+    """Where each pixel comes from, x and y from the centre: float32 (n, h, w) each.
+
+    Args:
+        divides: There are perspectives.
+    """
     x, y = _from_center(images)
     matrix = args[:, :MAP_ARGS].reshape(len(images), MAP_ARGS, 1, 1)
     x_source = x * matrix[:, 0] + (y * matrix[:, 1] + matrix[:, 2])
@@ -554,7 +569,11 @@ def _warp_fill(images: Tensor, args: Tensor, pixels: Pixels) -> Tensor:
 
 
 def _interpolated(images: Tensor, grid: Tensor, fill: Tensor | None) -> Tensor:
-    """float32 (n, c, h, w): four weighted pixels at each place of a grid. fill: (n, c), of what is outside; None: 0."""
+    """float32 (n, c, h, w): four weighted pixels at each place of a grid.
+
+    Args:
+        fill: (n, c), of what is outside; None: 0.
+    """
     n, channels = images.shape[:2]
     # The last channel is the share of each pixel that is not the fill, where there is one.
     values = images.float()

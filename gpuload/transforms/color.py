@@ -66,9 +66,12 @@ _KERNEL = either(
 class ColorJitter:
     """torchvision's ColorJitter: brightness, contrast, saturation and hue, in random order.
 
-    brightness, contrast, saturation: a factor, uniform in max(0, 1 - value)..1 + value, or in (low, high).
-    hue: a shift, uniform in -value..value, or in (low, high); 0.5 is half a turn, the most in either direction.
-    p: probability that an image is changed at all (torchvision: RandomApply around it; SimCLR uses 0.8).
+    Args:
+        brightness: A factor, uniform in max(0, 1 - value)..1 + value, or in (low, high).
+        contrast: A factor, uniform in max(0, 1 - value)..1 + value, or in (low, high).
+        saturation: A factor, uniform in max(0, 1 - value)..1 + value, or in (low, high).
+        hue: A shift, uniform in -value..value, or in (low, high); 0.5 is half a turn, the most in either direction.
+        p: Probability that an image is changed at all (torchvision: RandomApply around it; SimCLR uses 0.8).
 
     Raises:
         ArgumentError: a range that is negative, in the wrong order, or beyond half a turn of hue.
@@ -120,9 +123,10 @@ class ColorJitter:
 class GaussianBlur:
     """torchvision's GaussianBlur: the edge is reflected.
 
-    kernel_size: of the kernel in pixels, odd; or (x, y).
-    sigma: of the kernel in pixels, uniform in (low, high); or one number.
-    p: probability that an image is blurred (torchvision: RandomApply around it; SimCLR uses 0.5).
+    Args:
+        kernel_size: Of the kernel in pixels, odd; or (x, y).
+        sigma: Of the kernel in pixels, uniform in (low, high); or one number.
+        p: Probability that an image is blurred (torchvision: RandomApply around it; SimCLR uses 0.5).
 
     Raises:
         ArgumentError: an even kernel, a sigma that is not above 0; on drawing, an image smaller than half the kernel.
@@ -175,7 +179,8 @@ class _Random:
 class RandomGrayscale(_Random):
     """With probability `p`, all three channels become 0.2989 R + 0.587 G + 0.114 B.
 
-    p: probability that an image is changed.
+    Args:
+        p: Probability that an image is changed.
     """
 
     defined_for = "colours"
@@ -187,8 +192,9 @@ class RandomGrayscale(_Random):
 class RandomSolarize(_Random):
     """With probability `p`, levels from `threshold` on are inverted.
 
-    threshold: level, 0..255.
-    p: probability that an image is changed.
+    Args:
+        threshold: Level, 0..255.
+        p: Probability that an image is changed.
     """
 
     _op = Op.SOLARIZE
@@ -200,8 +206,9 @@ class RandomSolarize(_Random):
 class RandomPosterize(_Random):
     """With probability `p`, only the highest `bits` of each level are kept.
 
-    bits: 0..8.
-    p: probability that an image is changed.
+    Args:
+        bits: 0..8.
+        p: Probability that an image is changed.
     """
 
     _op = Op.POSTERIZE
@@ -213,8 +220,9 @@ class RandomPosterize(_Random):
 class RandomAdjustSharpness(_Random):
     """With probability `p`, the sharpness is changed.
 
-    sharpness_factor: 0 blurs, 1 changes nothing, 2 doubles the sharpness.
-    p: probability that an image is changed.
+    Args:
+        sharpness_factor: 0 blurs, 1 changes nothing, 2 doubles the sharpness.
+        p: Probability that an image is changed.
     """
 
     _op = Op.SHARPNESS
@@ -226,7 +234,8 @@ class RandomAdjustSharpness(_Random):
 class RandomAutocontrast(_Random):
     """With probability `p`, each channel is stretched so that its levels reach from 0 to 255.
 
-    p: probability that an image is changed.
+    Args:
+        p: Probability that an image is changed.
     """
 
     _op = Op.AUTOCONTRAST
@@ -237,7 +246,8 @@ class RandomAutocontrast(_Random):
 class RandomEqualize(_Random):
     """With probability `p`, the histogram of each channel is made even.
 
-    p: probability that an image is changed.
+    Args:
+        p: Probability that an image is changed.
     """
 
     _op = Op.EQUALIZE
@@ -248,7 +258,8 @@ class RandomEqualize(_Random):
 class RandomInvert(_Random):
     """With probability `p`, each level becomes 255 minus it.
 
-    p: probability that an image is changed.
+    Args:
+        p: Probability that an image is changed.
     """
 
     _op = Op.INVERT

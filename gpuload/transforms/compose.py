@@ -83,12 +83,16 @@ class PixelTransform(ABC):
     def kernel(images: Any, args: Any) -> Any:
         """New images, uint8 (n, 3, height, width), of such images, contiguous, which stay as they are.
 
-        args: float32 (n, 12) on the same device, the numbers that `steps` was given, then zeros.
+        Args:
+            args: float32 (n, 12) on the same device, the numbers that `steps` was given, then zeros.
         """
 
     def steps(self, *numbers: float | F64, where: Bools | None = None) -> Steps:
-        """One step for each of N images. numbers: up to twelve; each (N,), at least the first. where: bool (N,), the
-        images that it is done to; None: all.
+        """One step for each of N images.
+
+        Args:
+            numbers: Up to twelve; each (N,), at least the first.
+            where: bool (N,), the images that it is done to; None: all.
 
         Raises:
             ArgumentError: no numbers, too many, or not one for each image.
@@ -147,7 +151,9 @@ class RandomApply(_OfOthers):
     """torchvision's RandomApply: all of `transforms`, in their order, with probability `p`, else none.
 
     transforms: of this module, without RandomErasing.
-    p: probability that they are applied.
+
+    Args:
+        p: Probability that they are applied.
 
     Raises:
         ArgumentError: no transforms, or others than gpuload's; a probability out of its range.
@@ -166,7 +172,9 @@ class RandomChoice(_OfOthers):
     """torchvision's RandomChoice: one of `transforms`.
 
     transforms: as for `RandomApply`.
-    p: their probabilities, by default equal; they are divided by their sum.
+
+    Args:
+        p: Their probabilities, by default equal; they are divided by their sum.
 
     Raises:
         ArgumentError: as `RandomApply`; not one probability for each.

@@ -52,10 +52,11 @@ _COUNT = fitting(
 class ErasedRegions(NamedTuple):
     """What to erase in each of N images, and what to write there.
 
-    box: int32 (N, 4), top, left, height and width in pixels; height 0 where nothing is erased.
-    value: float32 (N, 3), R, G and B, in units of the batch.
-    noise: float32 (N, 3), standard deviation of the normal noise that is added for each pixel; or 0.
-    key: uint64 (N,), of that noise.
+    Attributes:
+        box: int32 (N, 4), top, left, height and width in pixels; height 0 where nothing is erased.
+        value: float32 (N, 3), R, G and B, in units of the batch.
+        noise: float32 (N, 3), standard deviation of the normal noise that is added for each pixel; or 0.
+        key: uint64 (N,), of that noise.
     """
 
     box: I32
@@ -74,12 +75,13 @@ class ErasedRegions(NamedTuple):
 class RandomErasing:
     """torchvision's RandomErasing, after normalisation as in the training recipes of torchvision and timm.
 
-    p: probability that an image loses a rectangle.
-    scale: range of its area, as a share of the image's.
-    ratio: range of its height / width, which is log-uniform.
-    value: of the normalised image: one number, three (R, G, B); "random", which is normal noise for each pixel, or
-        "color", for each rectangle. The default, 0, is the mean color that the image was normalised with.
-    count: rectangles, at least and at most; of several, each has its part of the area, as in timm.
+    Args:
+        p: Probability that an image loses a rectangle.
+        scale: Range of its area, as a share of the image's.
+        ratio: Range of its height / width, which is log-uniform.
+        value: Of the normalised image: one number, three (R, G, B); "random", which is normal noise for each pixel, or
+            "color", for each rectangle. The default, 0, is the mean color that the image was normalised with.
+        count: Rectangles, at least and at most; of several, each has its part of the area, as in timm.
 
     Where none of ten attempts fits into the image, a rectangle is left out.
 
@@ -98,8 +100,11 @@ class RandomErasing:
     defined_for: ClassVar[str] = "any"
 
     def draw(self, draws: Draws, height: int, width: int) -> tuple[ErasedRegions, ...]:
-        """The regions of N images of `height` × `width` pixels, one after another. draws: gives N random numbers a
-        call."""
+        """The regions of N images of `height` × `width` pixels, one after another.
+
+        Args:
+            draws: Gives N random numbers a call.
+        """
         low, high = self.count
         erased = draws(0) < self.p
         counts = (
@@ -119,7 +124,12 @@ class RandomErasing:
     def _rectangle(
         self, draws: Draws, open_: Bools, counts: F64, height: int, width: int
     ) -> ErasedRegions:
-        """One of each image. open_: the images that still need one. counts: of all rectangles of an image."""
+        """One of each image.
+
+        Args:
+            open_: The images that still need one.
+            counts: Of all rectangles of an image.
+        """
         # Number 1, 2: position, y and x; 3: the noise. 4 + 2a, 5 + 2a: area and ratio of attempt a. 25 to 30: a color.
         box = self._boxes(draws, open_, counts, height, width)
         fixed = 0 if isinstance(self.value, str) else self.value

@@ -14,10 +14,11 @@ class Op(IntEnum):
 
     The names and the arithmetic are those of torchvision.transforms.v2.functional for uint8.
 
-    compiled: the name of the function in `decode.native.transforms` that does it. any_channels: whether it is defined
-    for any number of channels; otherwise images of other than three stay as they are, since compiled code would read
-    and write beyond them. table: 1 if it is a table of levels; 2 if that needs no statistics, and may follow others in
-    the same table.
+    Attributes:
+        compiled: The name of the function in `decode.native.transforms` that does it.
+        any_channels: Whether it is defined for any number of channels; otherwise images of other than three stay as
+            they are, since compiled code would read and write beyond them.
+        table: 1 if it is a table of levels; 2 if that needs no statistics, and may follow others in the same table.
     """
 
     compiled: str

@@ -144,8 +144,11 @@ def step_of(
     fill: Fill,
     interpolation: WarpInterpolation = "bilinear",
 ) -> Steps:
-    """One change as a step of N images. level: (N,), the pixels or degrees of what moves, a factor, bits, a level in
-    0..255, or the sigma of a blur."""
+    """One change as a step of N images.
+
+    Args:
+        level: (N,), the pixels or degrees of what moves, a factor, bits, a level in 0..255, or the sigma of a blur.
+    """
     if name in _MOVES:
         op = Op.AFFINE if interpolation == "nearest" else Op.AFFINE_BILINEAR
         return one_step(op, len(level), *_MOVES[name](level, height, width), *rgb(fill))
@@ -262,8 +265,12 @@ class _DrawnPolicy:
         magnitude: int | I64,
         negative: Bools,
     ) -> Steps:
-        """One step for each of N images. change: (N,), indices, or numbers in [0, 1) that choose one.
-        magnitude: indices of magnitudes."""
+        """One step for each of N images.
+
+        Args:
+            change: (N,), indices, or numbers in [0, 1) that choose one.
+            magnitude: Indices of magnitudes.
+        """
         steps = _all_steps(self, *size)
         index = (
             change
@@ -278,11 +285,12 @@ class _DrawnPolicy:
 class RandAugment(_DrawnPolicy):
     """torchvision's RandAugment: `num_ops` of 14 changes, one after another, all of the same magnitude.
 
-    num_ops: changes of an image, 1..64.
-    magnitude: index into the table of magnitudes.
-    num_magnitude_bins: length of that table.
-    fill: level (0..255), or three (R, G, B), where there is no pixel of the image; None is black.
-    interpolation: of shears, translations and rotations, "nearest" or "bilinear".
+    Args:
+        num_ops: Changes of an image, 1..64.
+        magnitude: Index into the table of magnitudes.
+        num_magnitude_bins: Length of that table.
+        fill: Level (0..255), or three (R, G, B), where there is no pixel of the image; None is black.
+        interpolation: Of shears, translations and rotations, "nearest" or "bilinear".
 
     Raises:
         ArgumentError: a value out of its range.
@@ -316,9 +324,10 @@ class RandAugment(_DrawnPolicy):
 class TrivialAugmentWide(_DrawnPolicy):
     """torchvision's TrivialAugmentWide: one of 14 changes, of any magnitude of a wide range.
 
-    num_magnitude_bins: length of the table of magnitudes.
-    fill: level (0..255), or three (R, G, B), where there is no pixel of the image; None is black.
-    interpolation: of shears, translations and rotations, "nearest" or "bilinear".
+    Args:
+        num_magnitude_bins: Length of the table of magnitudes.
+        fill: Level (0..255), or three (R, G, B), where there is no pixel of the image; None is black.
+        interpolation: Of shears, translations and rotations, "nearest" or "bilinear".
 
     Raises:
         ArgumentError: a value out of its range.
@@ -348,9 +357,10 @@ class TrivialAugmentWide(_DrawnPolicy):
 class AutoAugment(_DrawnPolicy):
     """torchvision's AutoAugment: one of 25 pairs of changes, each change with a probability of its own.
 
-    policy: "imagenet", "cifar10" or "svhn", the data set that the pairs were found for.
-    fill: level (0..255), or three (R, G, B), where there is no pixel of the image; None is black.
-    interpolation: of shears, translations and rotations, "nearest" or "bilinear".
+    Args:
+        policy: "imagenet", "cifar10" or "svhn", the data set that the pairs were found for.
+        fill: Level (0..255), or three (R, G, B), where there is no pixel of the image; None is black.
+        interpolation: Of shears, translations and rotations, "nearest" or "bilinear".
 
     Raises:
         ArgumentError: an unknown policy, a fill out of its range.
@@ -384,13 +394,14 @@ class AugMix(_DrawnPolicy):
 
     Boxes, masks and keypoints stay where they are in the image, as in torchvision.
 
-    severity: changes have one of this many lowest magnitudes of 10.
-    mixture_width: chains, 1..16.
-    chain_depth: changes of a chain, 1..16; -1 draws 1, 2 or 3 for each.
-    alpha: above 0; the shares of the chains, and of the image itself, are drawn from Dirichlet(alpha, alpha, …).
-    all_ops: brightness, color, contrast and sharpness change, too.
-    interpolation: of shears, translations and rotations, "bilinear" or "nearest".
-    fill: level (0..255), or three (R, G, B), where there is no pixel of the image; None is black.
+    Args:
+        severity: Changes have one of this many lowest magnitudes of 10.
+        mixture_width: Chains, 1..16.
+        chain_depth: Changes of a chain, 1..16; -1 draws 1, 2 or 3 for each.
+        alpha: Above 0; the shares of the chains, and of the image itself, are drawn from Dirichlet(alpha, alpha, …).
+        all_ops: Brightness, color, contrast and sharpness change, too.
+        interpolation: Of shears, translations and rotations, "bilinear" or "nearest".
+        fill: Level (0..255), or three (R, G, B), where there is no pixel of the image; None is black.
 
     Raises:
         ArgumentError: a value out of its range.

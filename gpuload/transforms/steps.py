@@ -22,8 +22,9 @@ _ATTEMPTS = 16  # of which each succeeds in more than 95 %
 class Steps(NamedTuple):
     """K steps for each of N images, in their order.
 
-    ops: int8 (N, K), codes of `Op`.
-    args: float32 (N, K, ARGS), the numbers of each.
+    Attributes:
+        ops: int8 (N, K), codes of `Op`.
+        args: float32 (N, K, ARGS), the numbers of each.
     """
 
     ops: I8
@@ -48,7 +49,11 @@ class Transform(Protocol):
     """
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
-        """The steps of N images of `height` × `width` pixels. draws: gives N random numbers a call."""
+        """The steps of N images of `height` × `width` pixels.
+
+        Args:
+            draws: Gives N random numbers a call.
+        """
 
 
 def sample_draws(key: int | U64, samples: npt.NDArray[np.int64]) -> Draws:
@@ -165,7 +170,8 @@ def draw_mixture(
     The image's share and that of all chains are drawn from Dirichlet(alpha, alpha), and that is shared out among the
     chains by Dirichlet(alpha, …, alpha).
 
-    change: one step for each image, out of at most `EACH` random numbers.
+    Args:
+        change: One step for each image, out of at most `EACH` random numbers.
     """
     longest = depth if depth > 0 else 3
     numbers = count(EACH * width * longest)

@@ -114,7 +114,11 @@ _GROWING = ("Posterize", "Solarize", *FACTORS)
 
 
 def _weights(text: str, growing: bool) -> dict[str, float]:
-    """Of changes by timm's names; 1 where the text has none. growing: those that can grow with the magnitude do."""
+    """Of changes by timm's names; 1 where the text has none.
+
+    Args:
+        growing: Those that can grow with the magnitude do.
+    """
     weights = {}
     for part in text.split(","):
         name, *weight = part.split()
@@ -214,9 +218,11 @@ _CONFIG = Rule(
 class TimmAutoAugment:
     """timm's `auto_augment`: RandAugment, AugMix, AutoAugment and 3-Augment, by the text that timm takes.
 
-    config: "rand-m9-mstd0.5-inc1" and the like, "augmix-m3-w3-d2", "original", "originalr", "v0", "v0r" or "3a" (with
-        "-mstd0.5"); sections as in timm, without augmix's "b1".
-    fill: level (0..255), or three (R, G, B), where there is no pixel of the image; timm's are the mean of its model.
+    Args:
+        config: "rand-m9-mstd0.5-inc1" and the like, "augmix-m3-w3-d2", "original", "originalr", "v0", "v0r" or "3a"
+            (with "-mstd0.5"); sections as in timm, without augmix's "b1".
+        fill: Level (0..255), or three (R, G, B), where there is no pixel of the image; timm's are the mean of its
+            model.
 
     Shears, translations and rotations weight four pixels, where timm draws bilinear or bicubic; blurs are Gaussian,
     where Pillow's are three averages. Boxes, masks and keypoints follow, except in AugMix.

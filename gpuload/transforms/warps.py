@@ -147,12 +147,13 @@ class _Warp:
 class RandomRotation(_Warp):
     """torchvision's RandomRotation, of the cropped, resized and flipped image, counter-clockwise.
 
-    degrees: range of the angle, (low, high); a number d stands for (-d, d).
-    interpolation: "nearest" or "bilinear".
-    expand: must be False: images that grow with their angle make no batch.
-    center: of the rotation, (x, y) in pixels of the output from its upper left corner; None is its centre.
-    fill: level in 0..255, or three (R, G, B), where there is no pixel of the image; of 16 bits and floats, that share
-        of 65,535 or 1. None is black.
+    Args:
+        degrees: Range of the angle, (low, high); a number d stands for (-d, d).
+        interpolation: "nearest" or "bilinear".
+        expand: Must be False: images that grow with their angle make no batch.
+        center: Of the rotation, (x, y) in pixels of the output from its upper left corner; None is its centre.
+        fill: Level in 0..255, or three (R, G, B), where there is no pixel of the image; of 16 bits and floats, that
+            share of 65,535 or 1. None is black.
 
     Raises:
         ArgumentError: a value out of its range; expand=True.
@@ -178,12 +179,16 @@ class RandomAffine(_Warp):
     """torchvision's RandomAffine, of the cropped, resized and flipped image: rotated (clockwise), sheared, scaled and
     translated at once.
 
-    degrees: range of the angle, (low, high); a number d stands for (-d, d). 0: no rotation.
-    translate: the largest translation, as shares of the width and of the height; whole pixels are drawn. None: none.
-    scale: range of the factor, (low, high). None: 1.
-    shear: range of the shear along x in degrees, (low, high), where a number d stands for (-d, d); or of both,
-        (low, high, low, high) along x and y. None: none.
-    interpolation, fill, center: as for `RandomRotation`; scale and shear have the same centre.
+    Args:
+        degrees: Range of the angle, (low, high); a number d stands for (-d, d). 0: no rotation.
+        translate: The largest translation, as shares of the width and of the height; whole pixels are drawn. None:
+            none.
+        scale: Range of the factor, (low, high). None: 1.
+        shear: Range of the shear along x in degrees, (low, high), where a number d stands for (-d, d); or of both,
+            (low, high, low, high) along x and y. None: none.
+        interpolation: As for `RandomRotation`.
+        fill: As for `RandomRotation`.
+        center: As for `RandomRotation`; scale and shear have the same centre.
 
     Raises:
         ArgumentError: a value out of its range.
@@ -224,12 +229,13 @@ class RandomAffine(_Warp):
 class RandomPerspective(_Warp):
     """torchvision's RandomPerspective, of the cropped, resized and flipped image: each corner moves inwards.
 
-    distortion_scale: how far, at most, as a share of half the width and half the height. Above 0.5 the four corners may
-        make no convex shape, which no camera could see; they are then drawn again, up to ten times, and after that the
-        image stays as it is.
-    p: probability.
-    interpolation: "bilinear" or "nearest".
-    fill: as for `RandomRotation`.
+    Args:
+        distortion_scale: How far, at most, as a share of half the width and half the height. Above 0.5 the four corners
+            may make no convex shape, which no camera could see; they are then drawn again, up to ten times, and after
+            that the image stays as it is.
+        p: Probability.
+        interpolation: "bilinear" or "nearest".
+        fill: As for `RandomRotation`.
 
     Raises:
         ArgumentError: a value out of its range.
@@ -305,7 +311,11 @@ def _back(angle: F64, shift: F64, scale: F64, shear: F64) -> F64:
     """float64 (N, 3, 3): from output to input, pixels from the centre, where the input is sheared, then rotated and
     scaled, then shifted.
 
-    angle, scale: (N,), degrees clockwise and a factor. shift, shear: (2, N), pixels and degrees along x and y.
+    Args:
+        angle: (N,), degrees clockwise.
+        shift: (2, N), pixels along x and y.
+        scale: (N,), a factor.
+        shear: (2, N), degrees along x and y.
     """
     turn = np.radians(angle)
     along_x, along_y = np.radians(shear)

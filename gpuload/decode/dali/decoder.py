@@ -55,9 +55,11 @@ def count_gpus() -> int:
 class DaliDecoder(Stage):
     """Decodes batches whose inputs `feed`, the previous stage, has made.
 
-    device_id: number of a GPU, or None for the CPU. device: the same for torch, whose stream waits for a batch. None:
-        the thread of this stage waits.
-    resources: on a GPU, `num_threads` parse and Huffman-decode; what its JPEG engines do not decode, its CUDA cores do.
+    Args:
+        resources: On a GPU, `num_threads` parse and Huffman-decode; what its JPEG engines do not decode, its CUDA cores
+            do.
+        device_id: Number of a GPU, or None for the CPU.
+        device: The same for torch, whose stream waits for a batch. None: the thread of this stage waits.
 
     Raises:
         DeviceError: there is no such GPU.
@@ -216,7 +218,11 @@ class DaliDecoder(Stage):
 
 
 class Feed(Stage):
-    """Makes DALI's inputs for each batch. fed: batches that DALI has not begun, with their inputs."""
+    """Makes DALI's inputs for each batch.
+
+    Attributes:
+        fed: Batches that DALI has not begun, with their inputs.
+    """
 
     name = "feed"
 
@@ -267,7 +273,8 @@ class Feed(Stage):
 def _parts(view: View, sources: I64) -> dict[str, Array]:
     """The inputs of images that are scaled and padded: the region that is shown of each, and where it lies.
 
-    sources: int64 (N, 2), height and width of the images.
+    Args:
+        sources: int64 (N, 2), height and width of the images.
     """
     crops = view.crops
     shown = crops.covered(view.size, sources)

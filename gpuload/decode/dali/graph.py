@@ -57,8 +57,9 @@ def build_graph(
 ) -> tuple[Any, ...]:
     """Defines the graph for the current pipeline's device. Its outputs: the images of each view.
 
-    feed: returns the encoded images of a batch, then for each view what `input_names` lists.
-    hw_decoder_load: as in `Resources`.
+    Args:
+        feed: Returns the encoded images of a batch, then for each view what `input_names` lists.
+        hw_decoder_load: As in `Resources`.
     """
     images, views = _inputs(forms, stored, feed)
     window_of = _windows(
@@ -117,7 +118,8 @@ def _windows(
 ) -> Callable[[Any, Any, Form], Any]:
     """A function that returns the window of decoded pixels for (start, shape, form).
 
-    whole: decode the whole image, since several windows are cut from it, or since they reach outside of it.
+    Args:
+        whole: Decode the whole image, since several windows are cut from it, or since they reach outside of it.
     """
     on_gpu = Pipeline.current().device_id is not None
     mode = _mode(stored.source)

@@ -70,7 +70,10 @@ _COPIES = 2  # of the values of each batch: DALI's, and the one in torch's memor
 class OutputImages(NamedTuple):
     """What is made of each decoded image.
 
-    sizes: (height, width) of each view in pixels. channels: of each pixel. dtype: of the batch.
+    Attributes:
+        sizes: (height, width) of each view in pixels.
+        channels: Of each pixel.
+        dtype: Of the batch.
     """
 
     sizes: tuple[HeightWidth, ...] = ()
@@ -96,7 +99,11 @@ def whole_images_bytes(
     and in torch's; and the intermediate of each resize.
 
     The mean size is that of the first and the last shard in the index; with several data sets, the one that takes most
-    counts. batch_size: of the samples that DALI decodes. prefetch: batches decoded at the same time.
+    counts.
+
+    Args:
+        batch_size: Of the samples that DALI decodes.
+        prefetch: Batches decoded at the same time.
 
     Raises:
         ShardError: the index of these shards is damaged.
@@ -182,7 +189,11 @@ def check_whole_images(
     share: float = 1.0,
     outputs: OutputImages = OutputImages(),  # noqa: B008 -- it is immutable
 ) -> None:
-    """Raises DeviceError if decoding takes more than half of the GPU's memory. share: of each batch, for DALI."""
+    """Raises DeviceError if decoding takes more than half of the GPU's memory.
+
+    Args:
+        share: Of each batch, for DALI.
+    """
     by_dali = math.ceil(batch_size * share)
     if fits(datasets, by_dali, prefetch, device_id, outputs):
         return

@@ -98,8 +98,10 @@ def _bands_address(target: PixelTarget) -> int | None:
 class Cuts:
     """The cuts of a view from N images.
 
-    windows: int64 (N, 4), the part of each that must be decoded: top, left, bottom, right in pixels of the stored
-    image. factors: int64 (N,), 1, 2, 4 or 8: it may be decoded at 1/factor of its size.
+    Attributes:
+        windows: int64 (N, 4), the part of each that must be decoded: top, left, bottom, right in pixels of the stored
+            image.
+        factors: int64 (N,), 1, 2, 4 or 8: it may be decoded at 1/factor of its size.
     """
 
     def __init__(self, form: Form, view: View, heights: Any, widths: Any) -> None:

@@ -69,13 +69,14 @@ class _ImageView:
 class _Share(NamedTuple):
     """What threads do for one picture of each sample of a batch.
 
-    name: Of the picture.
-    plan: Of its decoding.
-    images: Decodes it.
-    views: Its views, each with the step that makes it of all pictures, or None.
-    blocks: Rows that are taken by one thread at a time.
-    rows_at_once: In a block.
-    reasons: Why pictures do not decode, by row.
+    Attributes:
+        name: Of the picture.
+        plan: Of its decoding.
+        images: Decodes it.
+        views: Its views, each with the step that makes it of all pictures, or None.
+        blocks: Rows that are taken by one thread at a time.
+        rows_at_once: In a block.
+        reasons: Why pictures do not decode, by row.
     """
 
     name: str
@@ -89,7 +90,8 @@ class _Share(NamedTuple):
     def run(self, taken: I64) -> None:
         """One thread's share: blocks that no other thread has taken, until none is left.
 
-        taken: int64 (1,), how many rows threads have taken.
+        Args:
+            taken: int64 (1,), how many rows threads have taken.
         """
         plan = self.plan
         memory = self.images.thread_memory(plan, self.rows_at_once)

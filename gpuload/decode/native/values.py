@@ -12,8 +12,12 @@ from gpuload.types import F32
 class PixelTarget(NamedTuple):
     """The destination of views of images, as (level - mean) * factor.
 
-    out: float32 (N, C, height, width), or uint8 for the levels themselves, then of uint8 pixels; contiguous in this
-    order or with channels last. mean, factor: float32 (C,). bands: of the images; None for RGB.
+    Attributes:
+        out: float32 (N, C, height, width), or uint8 for the levels themselves, then of uint8 pixels; contiguous in this
+            order or with channels last.
+        mean: float32 (C,), subtracted from the levels.
+        factor: float32 (C,), by which the difference is multiplied.
+        bands: Of the images; None for RGB.
     """
 
     out: npt.NDArray[Any]
