@@ -229,7 +229,8 @@ class RandomResizedCrop(Geometry):
         height = images.heights
         sources = np.stack([height, width])
         shapes = self._attempts(images)
-        fitting: Bools = ((shapes > 0) & (shapes <= sources[:, None])).all(axis=0)
+        inside = (shapes > 0) & (shapes <= sources[:, None])
+        fitting: Bools = np.asarray(inside.all(axis=0))
         first = fitting.argmax(axis=0)
         rows = np.arange(len(width))
         fits = fitting[first, rows]

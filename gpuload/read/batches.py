@@ -33,7 +33,7 @@ from gpuload.order.stream import (
 )
 from gpuload.read.batch import Batch, EncodedBatch, swapped
 from gpuload.read.reader import Reader
-from gpuload.types import I64, U64, Bools
+from gpuload.types import I64, Bools
 
 # Samples read at a time, in one batch or in several consecutive ones. While a decoder fills the caches, starting a
 # batch of 256 takes 0.94 ms of Python, four times as long as alone, but 0.47 ms if four are read at once: 154,000 raw
@@ -41,15 +41,6 @@ from gpuload.types import I64, U64, Bools
 _READ_AT_ONCE = 1024
 
 Prepare = Callable[[Batch], Batch]
-
-
-class _DrawnSamples(NamedTuple):
-    """Samples with their views, data sets and keys, as in a `Batch`."""
-
-    encoded: EncodedBatch
-    views: dict[str, tuple[View, ...]]
-    sources: I64
-    keys: U64
 
 
 class _Pass(NamedTuple):
@@ -191,15 +182,15 @@ class BatchReader:
         drawn = [self._read_slice(run, augments) for run in slices]
         merged = _merge_passes(drawn, [run.rows for run in slices])
         if len(parts) == 1:
-            yield self._make(merged, parts[0].stop)
+            yield _placed(merged, parts[0].stop)
             return
         begin = 0
         for part in parts:
             end = begin + part.samples
-            yield self._make(take(merged, slice(begin, end)), part.stop)
+            yield _placed(take(merged, slice(begin, end)), part.stop)
             begin = end
 
-    def _read_slice(self, run: PassSlice, augments: Sequence[Augment]) -> _DrawnSamples:
+    def _read_slice(self, run: PassSlice, augments: Sequence[Augment]) -> Batch:
         encoded = self._readers[run.source].read(run.order, run.start, run.stop)
         repeats = run.order.repeats(run.start, run.stop)
         tiles = self._datasets[run.source].tiling
@@ -217,7 +208,7 @@ class BatchReader:
         drawn_by: _Pass,
         repeats: I64 | None,
         within: tuple[I64, I64, I64] | None = None,
-    ) -> _DrawnSamples:
+    ) -> Batch:
         """Samples of one pass with their draws.
 
         Args:
@@ -245,7 +236,7 @@ class BatchReader:
         batch_key = make_key(drawn_by.seed, drawn_by.epoch, BATCH)
         keys[:] = each_key(batch_key, repeats)
         sources = np.full(len(encoded), drawn_by.source)
-        return _DrawnSamples(encoded, all_views, sources, keys)
+        return Batch(encoded, all_views, sources, keys)
 
     def _moved(
         self, encoded: EncodedBatch, drawn: DrawnBatch
@@ -265,11 +256,6 @@ class BatchReader:
             drawn_so_far = drawn._replace(views=views, sizes=sizes)
             views[picture.name] = picture.move(drawn_so_far)
         return encoded, views
-
-    def _make(
-        self, drawn: _DrawnSamples, stop: int, bucket: int | None = None
-    ) -> Batch:
-        return Batch(*drawn, stop, bucket=bucket, image_bytes=drawn.encoded.bytes)
 
     def disk_s(self) -> float:
         """Total busy time of the read-ahead threads so far, in seconds."""
@@ -295,7 +281,12 @@ class BatchReader:
             reader.close()
 
 
-def _merge_passes(drawn: Sequence[_DrawnSamples], rows: Sequence[I64]) -> _DrawnSamples:
+def _placed(drawn: Batch, stop: int, bucket: int | None = None) -> Batch:
+    """The samples as a part of the global batch that ends at a position of the stream."""
+    return replace(drawn, stop=stop, bucket=bucket, image_bytes=drawn.encoded.bytes)
+
+
+def _merge_passes(drawn: Sequence[Batch], rows: Sequence[I64]) -> Batch:
     """Joins samples of several passes; those of each go to its rows. Usually there is one, and nothing is copied."""
     return drawn[0] if len(drawn) == 1 else merge(drawn, rows)
 
@@ -434,7 +425,7 @@ class BucketedReader(BatchReader):
                     self._draw_members(source, epoch, members[of_pass], sized)
                 )
                 rows.append(of_pass)
-        return self._make(_merge_passes(passes, rows), part.stop, batch.bucket)
+        return _placed(_merge_passes(passes, rows), part.stop, batch.bucket)
 
     def _sized_augments(
         self, augments: Sequence[Augment], bucket: int
@@ -450,7 +441,7 @@ class BucketedReader(BatchReader):
 
     def _draw_members(
         self, source: int, epoch: int, members: Members, augments: Sequence[Augment]
-    ) -> _DrawnSamples:
+    ) -> Batch:
         """Samples of one pass with their draws."""
         seed, _ = self._bucketed.stream.order(source, epoch)
         encoded = self._gather(source, members)

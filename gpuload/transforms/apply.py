@@ -298,7 +298,7 @@ def _gray(pixels: Tensor) -> Tensor:
     """float32 (n, 1, h, w), whole numbers, out of any (n, 3, h, w)."""
     if pixels.shape[1] == 1:
         return pixels.clone()
-    red, green, blue = pixels.split(1, dim=1)
+    red, green, blue = torch.split(pixels, 1, dim=1)
     gray = red.mul(0.2989)
     gray.add_(green, alpha=0.587)
     gray.add_(blue, alpha=0.114)
@@ -358,7 +358,7 @@ def _hexagon(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Instead of a selection, which is slow in torch, this uses arithmetic with 0 and 1: `not_r` is 1 where red is not the
     largest channel.
     """
-    red, green, blue = images.split(1, dim=1)
+    red, green, blue = torch.split(images, 1, dim=1)
     largest = torch.maximum(torch.maximum(red, green), blue)
     smallest = torch.minimum(torch.minimum(red, green), blue)
     not_r = (red < largest).to(torch.int16)
