@@ -21,6 +21,8 @@ from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.sources import Source, open_source
 from gpuload.sources.beside import PicturesBeside
 from gpuload.sources.columns import ROLES, parse_columns
+from gpuload.sources.matched import are_patterns, open_matched
+from gpuload.sources.numbering import read_classes
 from gpuload.sources.registry import parse_options, sources
 from gpuload.store.url import URL, as_location, scheme_of
 
@@ -150,7 +152,8 @@ class Pack:
     )
     picture: tuple[str, ...] = given(
         (),
-        "folder of further pictures, whose files are called as the images are",
+        "folder of further pictures, whose files are called as the images are; or, for all pictures, patterns of files "
+        "in SOURCE",
         "NAME=FOLDER",
         action="append",
     )
@@ -174,22 +177,7 @@ class Pack:
         inside = None if isinstance(where, URL) else Path(where)
         if inside is not None and scheme_of(self.source) is None:
             _check_places(Path(self.source), inside, self.settings.append)
-        columns = parse_columns(self.column)
-        source = open_source(
-            self.source,
-            self.labels,
-            columns,
-            self.form,
-            self.no_labels,
-            self.no_splits,
-            self.negatives,
-            inside,
-            self.zip_encoding,
-            parse_options(self.option),
-            self.classes,
-        )
-        if self.picture:
-            source = PicturesBeside(source, parse_pictures(self.picture))
+        source = self._open_source(inside)
         if self.dry_run:
             return _show_preview(source, self.settings, self.out)
         report = packer.pack(source, where, **vars(self.settings))
@@ -199,6 +187,43 @@ class Pack:
             if any(not rejection.asked for rejection in report.rejected)
             else DONE
         )
+
+    def _open_source(self, out: Path | None) -> Source:
+        """The source. out: the output folder, if it is local."""
+        pictures = parse_pictures(self.picture)
+        if are_patterns(pictures):
+            others = {
+                "--labels": self.labels,
+                "--column": self.column,
+                "--from": self.form,
+                "--no-labels": self.no_labels,
+                "--negatives": self.negatives,
+                "--option": self.option,
+            }
+            classes = () if self.classes is None else read_classes(self.classes)
+            return open_matched(
+                self.source,
+                pictures,
+                others,
+                out,
+                self.zip_encoding,
+                own_splits=not self.no_splits,
+                classes=classes,
+            )
+        source = open_source(
+            self.source,
+            self.labels,
+            parse_columns(self.column),
+            self.form,
+            self.no_labels,
+            self.no_splits,
+            self.negatives,
+            out,
+            self.zip_encoding,
+            parse_options(self.option),
+            self.classes,
+        )
+        return PicturesBeside(source, pictures) if pictures else source
 
 
 def _show_preview(source: Source, settings: PackOptions, out: str) -> int:
@@ -247,7 +272,8 @@ def parse_pictures(entries: Sequence[str]) -> dict[str, str]:
         name, _, folder = entry.partition("=")
         if not name or not folder or name in folders:
             raise ArgumentError(
-                f"--picture {entry}: write NAME=FOLDER, each name once, such as depth=depths"
+                f"--picture {entry}: write NAME=FOLDER, each name once, such as depth=depths, or a pattern for each "
+                "picture, such as left='image_2/*_10.png'"
             )
         folders[name] = folder
     return folders

@@ -54,6 +54,7 @@ from gpuload.packing.workers import (
 from gpuload.sources.beside import PicturesBeside
 from gpuload.sources.columns import IterableSource
 from gpuload.sources.listing import Rejection, some_of
+from gpuload.sources.matched import are_patterns, open_matched
 from gpuload.sources.registry import open_source
 from gpuload.sources.source import Source
 from gpuload.store.files import temporaries
@@ -141,7 +142,8 @@ def pack(
     pictures: names of entries that are further pictures although their values do not tell, such as arrays of depth.
         Paths (`pathlib.Path`), PIL images and the bytes of images are such by themselves. For a path, a dict of folders
         with further pictures by their names, whose files are called as the images are; `samples` may be such a dict of
-        folders, too, of which the first has the images.
+        folders, too, of which the first has the images. Or patterns of files below the path, the first of the images:
+        {"left": "image_2/*_10.png", "right": "image_3/*_10.png"}, see docs/pictures.md.
     watch: called a few times a second with the progress.
     progress: whether a bar is shown on stderr, where that is a terminal; elsewhere nothing is printed in any case.
     settings: those of `PackOptions`, by name: val=0.1, maxsize="1GB", encode="raw", size=64.
@@ -232,11 +234,14 @@ def _source_of(
         samples = folders_of_pictures.pop(image)
         pictures = folders_of_pictures
     if isinstance(samples, str | Path | URL):
-        source = _open_path(samples, out, path_options)
         if not pictures:
-            return source
-        folders = check("pack", "pictures", pictures, FOLDERS)
-        return PicturesBeside(source, folders, image)
+            return _open_path(samples, out, path_options)
+        places = check("pack", "pictures", pictures, FOLDERS)
+        if are_patterns(places):
+            others = {f"pack({name}=…)": value for name, value in path_options.items()}
+            return open_matched(samples, places, others)
+        source = _open_path(samples, out, path_options)
+        return PicturesBeside(source, places, image)
     unused = [name for name, option in path_options.items() if option]
     if unused:
         raise ArgumentError(

@@ -26,6 +26,8 @@ from gpuload.sources.source import (
 )
 from gpuload.types import Array
 
+_MATLAB_CELLS = "#refs#/"  # what the cells of MATLAB's cell arrays hold
+
 
 @dataclass(frozen=True)
 class ArraysOptions(ColumnOptions):
@@ -132,6 +134,9 @@ class Hdf5Source(NamedArrays):
     Images are uint8 or floats, in 0..1 or 0..255 by the largest of the first chunk, (N, H, W, C) or (N, C, H, W); or
     encoded, each a row of uint8 of its own length (PyTables' VLArray). Chunks may be compressed by what HDF5 itself
     knows, and by more (PyTables' Blosc) where the package hdf5plugin is installed.
+
+    So are MATLAB's files from version 7.3 on, such as NYU Depth v2's: their axes are in the opposite order, so that
+    images are (width, height) as HDF5 tells it, and are turned back.
     """
 
     needs = ("h5py",)
@@ -139,8 +144,9 @@ class Hdf5Source(NamedArrays):
 
     @classmethod
     def recognise(cls, files: Files) -> Sight | None:
-        is_hdf5 = files.suffix in (".h5", ".hdf5", ".hdf")
-        return Sight(CERTAIN, f"its name ends in {files.suffix}") if is_hdf5 else None
+        if files.suffix in (".h5", ".hdf5", ".hdf", ".mat"):
+            return Sight(CERTAIN, f"its name ends in {files.suffix}")
+        return None
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         import h5py
@@ -148,6 +154,7 @@ class Hdf5Source(NamedArrays):
         with suppress(ImportError):
             import_module("hdf5plugin")
         arrays: dict[str, Any] = {}
+        is_matlab = self._local.suffix.lower() == ".mat"
 
         def add(name: str, item: Any) -> None:
             if (
@@ -157,15 +164,40 @@ class Hdf5Source(NamedArrays):
                     raise SourceError(
                         f"{self._local}: {name!r} {fault}. Write its elements into the file"
                     )
-                arrays[name] = item
+                if not is_matlab:
+                    arrays[name] = item
+                elif not name.startswith(_MATLAB_CELLS):
+                    arrays[name] = _MatlabArray(item)
 
-        what = "HDF5; if its chunks are compressed by PyTables' Blosc, install hdf5plugin or use `h5repack -f GZIP=1`"
+        what = (
+            "a MATLAB file of version 7.3 (`save('-v7.3', …)`)" if is_matlab else "HDF5"
+        )
+        what += "; if its chunks are compressed by PyTables' Blosc, install hdf5plugin or use `h5repack -f GZIP=1`"
         with (
             readable(self._local, what, Exception),
             h5py.File(self._local, "r") as file,
         ):
             file.visititems(add)  # which follows neither soft nor external links
             yield from self.rows_of(arrays, findings)
+
+
+class _MatlabArray:
+    """An array of a MATLAB file, one row for each index of its last axis, as h5py shows it first.
+
+    Args:
+        array: As h5py shows it: its axes are MATLAB's in the opposite order.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        self.dtype = array.dtype
+        self.shape = (array.shape[0], *reversed(array.shape[1:]))
+        self.chunks = array.chunks
+
+    def __getitem__(self, rows: slice) -> Array:
+        block = self._array[rows]
+        turned: Array = block.transpose(0, *range(block.ndim - 1, 0, -1))
+        return turned
 
 
 def _fault(array: Any) -> str:

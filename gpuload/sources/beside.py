@@ -15,6 +15,7 @@ from gpuload.store.url import URL
 from gpuload.types import Array
 
 _EXTENSIONS = frozenset(suffix.removeprefix(".") for suffix in PICTURE_SUFFIXES)
+_LOOKED_AT = 100  # images whose names tell in what those of files differ
 _IMAGES = 0  # the number of the images' own files; those of further pictures follow
 
 
@@ -22,7 +23,8 @@ class PicturesBeside(Source):
     """The samples of another source, each with the files of the same name in further folders.
 
     A file belongs to an image if both have one name without extension, in the same folder below their own or anywhere,
-    as "cats/1.jpg" and "1.png"; or if all files of the folder have the same ending after that name, as "0801x4.png".
+    as "cats/1.jpg" and "1.png"; or if all files of the folder have the same ending after that name, as "0801x4.png", or
+    all images have.
 
     Args:
         images: The source of the samples, whose images are files.
@@ -108,7 +110,7 @@ class PicturesBeside(Source):
             pictures = {name: match.of(image.name) for name, match in matches.items()}
             lacking = [name for name, file in pictures.items() if file is None]
             if lacking:
-                findings.reject(image.name, f"has no {some_of(lacking)}")
+                findings.reject(image.name, f"lacks its picture {', '.join(lacking)}")
                 continue
             numbered = {
                 name: _addressed(value, _IMAGES) for name, value in sample.items()
@@ -172,36 +174,55 @@ class _Matches:
             stem: alike[0] for stem, alike in names.items() if len(alike) == 1
         }
         self._ending = ""
+        self._image_ending = ""
 
     def find_ending(self, images: Sequence[str]) -> None:
-        """Finds what follows the name of each image in those of the files, where none is called as an image is.
+        """Finds what follows the name of each image in those of the files, or the other way round, where none is called
+        as an image is.
 
         Raises:
             SourceError: the names have nothing to do with each other.
         """
         if any(self.of(image) is not None for image in images):
             return
-        endings = set[str]()
-        for image in images:
-            stem = posixpath.basename(_stem(image))
-            endings |= {
-                name.removeprefix(stem)
-                for name in self._by_name
-                if name.startswith(stem) and not name.removeprefix(stem)[:1].isdigit()
-            }
-            if len(endings) > 1:
-                break
-        if len(endings) != 1:
+        looked_at = [posixpath.basename(_stem(image)) for image in images[:_LOOKED_AT]]
+        of_files = {ending for stem in looked_at for ending in self._endings(stem)}
+        of_images = {
+            ending for stem in looked_at for ending in self._image_endings(stem)
+        }
+        if len(of_files) == 1:
+            self._ending = of_files.pop()
+        elif len(of_images) == 1:
+            self._image_ending = of_images.pop()
+        else:
             examples = some_of([posixpath.basename(file) for file in self._by_path], 2)
             raise SourceError(
                 f"{self._root}: no file is called as an image is; the images are such as {some_of(images, 2)}, the "
-                f"pictures {self._name!r} {examples or 'none'}. Rename them, or give samples from a program"
+                f"pictures {self._name!r} {examples or 'none'}. Rename them, or give a pattern for each, such as "
+                "--picture image='rgb_*.jpg'"
             )
-        self._ending = endings.pop()
+
+    def _endings(self, stem: str) -> list[str]:
+        """What follows the name of an image in those of files."""
+        endings = [
+            name.removeprefix(stem) for name in self._by_name if name.startswith(stem)
+        ]
+        return [ending for ending in endings if not ending[:1].isdigit()]
+
+    def _image_endings(self, stem: str) -> list[str]:
+        """What follows the names of files in that of an image."""
+        return [
+            stem[length:]
+            for length in range(1, len(stem))
+            if stem[:length] in self._by_name and not stem[length].isdigit()
+        ]
 
     def of(self, image: str) -> Ref | None:
         """The file that belongs to an image; None if there is none."""
-        stem = _stem(image) + self._ending
+        stem = _stem(image)
+        if self._image_ending and not stem.endswith(self._image_ending):
+            return None
+        stem = stem.removesuffix(self._image_ending) + self._ending
         return self._by_path.get(stem) or self._by_name.get(posixpath.basename(stem))
 
 

@@ -23,7 +23,8 @@ _BY_NAME = (
     OBJECTS,
     "mask",
 )  # roles that a column's usual name gives it
-_OF_SEVERAL = ("target", "captions")  # roles that take several columns
+# Roles that take several columns; each picture is a field of its own, named after its column.
+_OF_SEVERAL = ("target", "captions", PictureKind.name)
 
 # fmt: off
 _PATHS = (
@@ -78,7 +79,7 @@ def check_columns(
         ):
             given = f"--column {role}={','.join(names)}"
             raise SourceError(
-                f"{title}: {given}: expected one of {list(present)}, or several for target=. Correct it"
+                f"{title}: {given}: expected one of {list(present)}, or several for target= and picture=. Correct it"
             )
 
 
@@ -203,6 +204,9 @@ class Table(NamedTuple):
                 f"{title}: {what} Call it 'image', or give --column image=NAME"
             )
         role_of = {column: role for role, names in roles.items() for column in names}
+        for column in roles.get(PictureKind.name, ()):
+            role_of[column] = column
+            findings.kinds[column] = PictureKind.name
         if left := sorted(set(self.names) & set(roles) - set(role_of)):
             note = f"columns that are not packed: {some_of(left)}; others were taken for fields of these names"
             findings.notes += [note] if note not in findings.notes else []

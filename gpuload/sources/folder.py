@@ -38,12 +38,16 @@ from gpuload.sources.source import (
 _NO_CLASSES = frozenset((
     "images", "image", "imgs", "img", "jpegimages", "annotations", "annotation", "masks", "mask", "data", "labels",
     "image_2", "image_3", "label_2", "instance", "semantic", "semantic_rgb", "img1", "leftimg8bit", "gtfine",
-    "segmentationclass", "segmentationobject", "obj_train_data",
+    "segmentationclass", "segmentationobject", "obj_train_data", "rgb", "depth", "depths", "flow", "occlusions",
+    "div2k_train_hr", "div2k_valid_hr",
 ))
 # fmt: on
 # Where Datumaro and FiftyOne put the images that have no class.
 _NO_LABEL = ("no_label", "_unlabeled")
-_OTHERWISE = "give --labels table.csv, --no-labels for the images alone, or --from sidecar for files beside them"
+_OTHERWISE = (
+    "give --labels table.csv, --no-labels for the images alone, --from sidecar for texts and masks beside them, or "
+    "--picture for several pictures of each sample"
+)
 
 
 class FolderSource(FilesSource):
@@ -89,9 +93,11 @@ class FolderSource(FilesSource):
         placed: dict[
             tuple[str, ...], None
         ] = {}  # the folders of images, from the split ("" without) on
+        companions = _Companions()
         for image in self.files.walk(
             IMAGE_EXTENSIONS | ({"npy"} if self.options.as_stored else set()), findings
         ):
+            companions.add(image.name)
             folders = tuple(image.name.split("/")[:-1])
             if splits and folders and folders[0] not in splits:
                 raise ambiguous(self.title, sorted(splits), repr(folders[0]))
@@ -109,6 +115,8 @@ class FolderSource(FilesSource):
             raise SourceError(
                 f"{self.title}: {what}. If it is one, give --from folder; else {_OTHERWISE}"
             )
+        if companions.are_usual and not self.options.named:
+            raise SourceError(f"{self.title}: {companions.in_words}")
         findings.notes += self._notes(classes, list(placed), splits)
 
     def _notes(
@@ -145,6 +153,54 @@ class FolderSource(FilesSource):
                 f"{folders} below those of classes: the class of images in {such!r} is {nested[0][1]!r}"
             )
         return notes
+
+
+class _Companions:
+    """Counts images such as 1.depth.png beside 1.jpg, which are no samples of their own."""
+
+    def __init__(self) -> None:
+        self._images = 0
+        self._pairs = 0
+        self._first_pair = ("", "")
+        self._before = ""
+
+    def add(self, name: str) -> None:
+        """Counts an image; in sorted order those of one name follow each other."""
+        self._images += 1
+        stem, is_plain = _up_to_first_dot(name)
+        stem_before, was_plain = _up_to_first_dot(self._before)
+        if stem == stem_before and is_plain != was_plain:
+            self._pairs += 1
+            if not any(self._first_pair):
+                pair = (self._before, name)
+                self._first_pair = pair if was_plain else pair[::-1]
+        self._before = name
+
+    @property
+    def are_usual(self) -> bool:
+        """Whether about every image has one."""
+        return self._pairs * 3 > self._images
+
+    @property
+    def in_words(self) -> str:
+        """What to do with them."""
+        image, companion = self._first_pair
+        word, _, extension = (
+            companion.rpartition("/")[2].split(".", 1)[1].partition(".")
+        )
+        ending = image.rpartition(".")[2]
+        return (
+            f"{companion!r} lies beside {image!r}, as for most images: both are pictures of one sample. Give --picture "
+            f"image='{{label}}/*.{ending}' --picture {word}='{{label}}/*.{word}.{extension}', or --from folder to pack "
+            "each as a sample of its own"
+        )
+
+
+def _up_to_first_dot(path: str) -> tuple[str, bool]:
+    """The part of a path before the first dot of its name, and whether only the extension follows."""
+    folder, slash, name = path.rpartition("/")
+    stem, _, rest = name.partition(".")
+    return folder + slash + stem, "." not in rest
 
 
 class UnlabeledSource(FilesSource):

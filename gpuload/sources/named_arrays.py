@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gpuload.errors import SourceError
+from gpuload.fields.pictures import PictureKind
 from gpuload.formats import as_levels
 from gpuload.sources.columns import USUAL, check_columns, predicted
 from gpuload.sources.files import Findings
@@ -26,9 +27,10 @@ _MOST_RATIO = 10_000
 class NamedArrays(Source):
     """Arrays that can be sliced, each with a row for every sample; images are read chunk by chunk.
 
-    columns: names of arrays by what they hold ("image", "label", "target", "labels", "caption"); without, the array of
-        images is the one with a usual name, or the only one with three or four dimensions, and every other of its
-        length is taken: whole numbers named as labels are, else floats as a target, text as a caption.
+    columns: names of arrays by what they hold ("image", "label", "target", "labels", "caption", or "picture" for
+        further pictures, which are called as their arrays are); without, the array of images is the one with a usual
+        name, or the only one with three or four dimensions, and every other of its length is taken: whole numbers named
+        as labels are, else floats as a target, text as a caption.
     """
 
     Options: ClassVar[type[SourceOptions]] = ColumnOptions
@@ -42,6 +44,8 @@ class NamedArrays(Source):
         check_columns(self.title, list(arrays), self.options.columns)
         image = self._image_name(arrays)
         fields = self._fields(arrays, image)
+        for name in self.options.columns.get(PictureKind.name, ()):
+            findings.kinds[_last_part(name)] = PictureKind.name
         used = {image, *(name for names in fields.values() for name in names)}
         if left := [
             f"{name} {tuple(item.shape)}"
@@ -115,10 +119,12 @@ class NamedArrays(Source):
         fields = {
             role: names
             for role, names in self.options.columns.items()
-            if role != "image"
+            if role not in ("image", PictureKind.name)
         }
+        for name in self.options.columns.get(PictureKind.name, ()):
+            fields[_last_part(name)] = (name,)
         for name, item in () if fields or self.options.images_alone else arrays.items():
-            last = name.rpartition("/")[2]
+            last = _last_part(name)
             is_label = last.lower() in (*USUAL["label"], *_LABEL)
             if name == image or (item.shape[0] != count and not is_label):
                 continue
@@ -150,6 +156,11 @@ class NamedArrays(Source):
                     f"{self.title}: {what}. Convert them, or give --column target={name} to predict numbers"
                 )
         return fields
+
+
+def _last_part(name: str) -> str:
+    """The name of an array without the groups that it lies in."""
+    return name.rpartition("/")[2]
 
 
 def _are_images(shape: tuple[int, ...]) -> bool:

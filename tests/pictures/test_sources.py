@@ -65,7 +65,7 @@ def test_a_picture_that_is_missing_leaves_its_sample_out(tmp_path: Path) -> None
     low, high = pair(tmp_path)
     (high / "0003.png").unlink()
     report = gpuload.pack(low, tmp_path / "out", pictures={"high": high}, workers=1, progress=False)
-    assert [(one.source, one.reason) for one in report.rejected] == [("0003.png", "has no 'high'")]
+    assert [(one.source, one.reason) for one in report.rejected] == [("0003.png", "lacks its picture high")]
 
 
 def test_the_command_line_takes_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
