@@ -230,11 +230,11 @@ class BoundBoxes(MovingField):
         self, columns: Mapping[str, Any], motion: Motion | None
     ) -> list[dict[str, Array]]:
         stored = self._stored(columns)
-        some = stored if motion is None else self._visible(stored, motion)
-        counts = np.bincount(some.images, minlength=len(columns[self.name]))
+        visible = stored if motion is None else self._visible(stored, motion)
+        counts = np.bincount(visible.images, minlength=len(columns[self.name]))
         parts = [
             split_rows(column, counts)
-            for column in (some.boxes.astype(np.float32), some.labels)
+            for column in (visible.boxes.astype(np.float32), visible.labels)
         ]
         return [
             dict(zip(self.columns, part, strict=False))

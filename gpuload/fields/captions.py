@@ -103,9 +103,12 @@ class BoundCaptions(BoundJson):
         texts = rows.columns[self.name].to_pylist()
         if self._is_json or self.spec.lines:
             chosen = self._draw(rows, _WHICH)
-            several = [self._several(rows, row, text) for row, text in enumerate(texts)]
+            captions_of_rows = [
+                self._several(rows, row, text) for row, text in enumerate(texts)
+            ]
             texts = [
-                some[int(chosen[row] * len(some))] for row, some in enumerate(several)
+                captions[int(chosen[row] * len(captions))]
+                for row, captions in enumerate(captions_of_rows)
             ]
         if self.spec.dropout:
             for row in np.flatnonzero(
@@ -130,8 +133,8 @@ class BoundCaptions(BoundJson):
             return [line.strip() for line in text.splitlines() if line.strip()] or [
                 text
             ]
-        found = self._parsed(rows, row, text)
-        texts = [found] if isinstance(found, str) else found
+        parsed = self._parsed(rows, row, text)
+        texts = [parsed] if isinstance(parsed, str) else parsed
         if (
             not isinstance(texts, list)
             or not texts
@@ -142,33 +145,35 @@ class BoundCaptions(BoundJson):
 
     def _tokenize(self, tokenizer: Tokenizer, texts: list[str]) -> Any:
         try:
-            made = tokenizer(texts or [self.spec.empty])
+            tokens = tokenizer(texts or [self.spec.empty])
         except Exception as error:
             raise ArgumentError(
                 f"{self.spec}: its tokenizer raised {type(error).__name__} for {len(texts):,} texts: {error}"
             ) from error
-        if isinstance(made, Mapping):
+        if isinstance(tokens, Mapping):
             return {
                 str(name): self._checked(part, len(texts))
-                for name, part in made.items()
+                for name, part in tokens.items()
             }
-        return self._checked(made, len(texts))
+        return self._checked(tokens, len(texts))
 
-    def _checked(self, made: Any, count: int) -> Any:
+    def _checked(self, tokens: Any, count: int) -> Any:
         """An array or a list of `count` rows."""
-        if type(made).__module__ == "torch":
-            made = made.detach().cpu().numpy()
+        if type(tokens).__module__ == "torch":
+            tokens = tokens.detach().cpu().numpy()
         is_array = (
-            isinstance(made, np.ndarray) and made.ndim > 0 and made.dtype.kind in "biuf"
+            isinstance(tokens, np.ndarray)
+            and tokens.ndim > 0
+            and tokens.dtype.kind in "biuf"
         )
-        if not (is_array or isinstance(made, list | tuple)) or len(made) != max(
+        if not (is_array or isinstance(tokens, list | tuple)) or len(tokens) != max(
             count, 1
         ):
             raise ArgumentError(
-                f"{self.spec}: its tokenizer returned {type(made).__name__} {shown(made)} for {count:,} "
+                f"{self.spec}: its tokenizer returned {type(tokens).__name__} {shown(tokens)} for {count:,} "
                 "texts, expected an array of numbers or a list with as many rows, or a dict of these"
             )
-        return made[:count] if is_array else list(made[:count])
+        return tokens[:count] if is_array else list(tokens[:count])
 
 
 class CaptionKind(Kind):

@@ -14,7 +14,15 @@ from PIL import Image
 from gpuload.checks import Rule, as_text, member, settings, whole
 from gpuload.errors import DecodeError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Origin, Parsed
+from gpuload.fields.kind import (
+    NAME,
+    BadRows,
+    FieldSpec,
+    Kind,
+    Origin,
+    Parsed,
+    StoredMember,
+)
 from gpuload.fields.motion import Placement
 from gpuload.fields.numbers import array_fault, nested_lists
 from gpuload.fields.rows import DatasetView, MaskDType, PixelField
@@ -327,7 +335,7 @@ class MaskKind(Kind):
         value: Any,
         placement: Placement,
         rules: MaskRules = MaskRules(),  # noqa: B008 -- frozen
-    ) -> Member:
+    ) -> StoredMember:
         """Turns and resizes it as its image, by nearest neighbour; a plain gray PNG that stays is kept byte for byte.
 
         Class numbers are the numbers that its file stores: the indices of a palette (as in Pascal VOC), or gray values.
@@ -350,11 +358,11 @@ class MaskKind(Kind):
             numbers if found.oriented else _turned_as_image(numbers, placement, rules)
         )
         if found.plain and upright is numbers and not placement.changes:
-            return Member(value, 0, {}, found.scale)
+            return StoredMember(value, 0, {}, found.scale)
         moved = placement.resample(Image.fromarray(upright), Image.Resampling.NEAREST)
         file = io.BytesIO()
         moved.save(file, "PNG")
-        return Member(file.getvalue(), 0, {}, found.scale)
+        return StoredMember(file.getvalue(), 0, {}, found.scale)
 
     def find_fault(
         self,

@@ -4,7 +4,7 @@ run lengths, and the masks that are drawn of them.
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from gpuload.fields.motion import Crops, Motion, Placement, place_boxes
 from gpuload.fields.rows import Each, Rows, flat, joined_lists, lengths_of, split_rows
 from gpuload.machine.untrusted import parse_json
 from gpuload.pictures import draw_mask
-from gpuload.types import F64, I64, U8, Array, ClassNames, HeightWidth
+from gpuload.types import F64, I64, U8, Array, Bools, ClassNames, HeightWidth
 
 # As COCO has them: a list of polygons, each flat, x0 y0 x1 y1 …; or a dict of "size", (height, width), and "counts",
 # the lengths of runs of zeros and ones in turns, column by column: a list, or COCO's compressed text.
@@ -50,7 +50,7 @@ class BoundInstances(BoundBoxes):
 
     def join(self, samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
         areas = [areas_of(sample[self.name].astype(np.float64)) for sample in samples]
-        crowds = [np.zeros(len(one), np.int64) for one in areas]
+        crowds = [np.zeros(len(of_sample), np.int64) for of_sample in areas]
         area, crowd = self.columns[2:4]
         return {
             **super().join(samples),
@@ -84,16 +84,11 @@ class BoundInstances(BoundBoxes):
         sources = rows.sizes
         parts = motion.crops.covered(motion.size, sources)
         texts = rows.columns[self._masks].to_pylist()
-        wanted = split_rows(numbers, counts)
-        for row, (text, some, target) in enumerate(
-            zip(texts, wanted, targets, strict=True)
-        ):
+        numbers_of_images = split_rows(numbers, counts)
+        for row, target in enumerate(targets):
+            shown = numbers_of_images[row][: self.spec.max_boxes].tolist()
             try:
-                outlines = _outlines(
-                    text,
-                    tuple(sources[row].tolist()),
-                    some[: self.spec.max_boxes].tolist(),
-                )
+                outlines = _outlines(texts[row], tuple(sources[row].tolist()), shown)
                 if not all(outlines):
                     raise ValueError("an instance has none")
                 target["masks"] = draw_masks(outlines, row, motion, parts[row])
@@ -132,12 +127,11 @@ class InstancesKind(BoxesKind):
     def pick(self, name: str, sample: Mapping[str, Any]) -> Any:
         boxes, classes = super().pick(name, sample)
         area, crowd, masks = self.companions(name)[1:]
-        own = areas_of(np.array(boxes, np.float64)).tolist()
-        others = (
-            list(sample.get(area, own)),
-            list(sample.get(crowd, [0] * len(boxes))),
-        )
-        return [boxes, classes, *others, [outline_of(value) for value in sample[masks]]]
+        areas_of_boxes = areas_of(np.array(boxes, np.float64)).tolist()
+        areas = list(sample.get(area, areas_of_boxes))
+        crowds = list(sample.get(crowd, [0] * len(boxes)))
+        outlines = [outline_of(value) for value in sample[masks]]
+        return [boxes, classes, areas, crowds, outlines]
 
     def parse(
         self,
@@ -197,15 +191,15 @@ class InstancesKind(BoxesKind):
         return super().dump(field, {**values, masks: parse_json(values[masks])})
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
-        found = super().load(field, content)
+        values = super().load(field, content)
         masks = self.companions(field.name)[-1]
-        return {**found, masks: json.dumps(found[masks])}
+        return {**values, masks: json.dumps(values[masks])}
 
     def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
         area, crowd, masks = self.companions(field.name)[1:]
-        found = super().look(field, row, read) | {
-            name: np.array(row[name]) for name in (area, crowd)
-        }
+        values = super().look(field, row, read)
+        for name in (area, crowd):
+            values[name] = np.array(row[name])
         image = (row["height"], row["width"])
         size = np.array([image])
         none = np.zeros((1, 2))
@@ -217,21 +211,18 @@ class InstancesKind(BoxesKind):
             np.zeros(1, np.int32),
             np.zeros(1, np.int32),
         )
-        whole = Motion(uncropped, image)
-        return {
-            **found,
-            masks: draw_masks(
-                _outlines(row[masks], image), 0, whole, np.array([0, 0, *image])
-            ),
-        }
+        unmoved = Motion(uncropped, image)
+        outlines = _outlines(row[masks], image)
+        values[masks] = draw_masks(outlines, 0, unmoved, np.array([0, 0, *image]))
+        return values
 
     def look_at_batch(
         self, field: Field, spec: Any, value: Any, row: int
     ) -> dict[str, Any]:
-        found = super().look_at_batch(field, spec, value, row)
+        values = super().look_at_batch(field, spec, value, row)
         if isinstance(spec, Boxes) and spec.masks:
-            found[self.companions(field.name)[-1]] = value[row]["masks"]
-        return found
+            values[self.companions(field.name)[-1]] = value[row]["masks"]
+        return values
 
     def draw(
         self, field: Field, picture: Image.Image, found: Mapping[str, Any]
@@ -267,10 +258,10 @@ def _outlines(
     Raises:
         one of `FAULTS`.
     """
-    found = parse_json(text)
-    outlines = [
-        found[number] for number in (range(len(found)) if numbers is None else numbers)
-    ]
+    document = parse_json(text)
+    if numbers is None:
+        numbers = range(len(document))
+    outlines = [document[number] for number in numbers]
     for outline in outlines:
         check_outline(outline, image)
     return outlines
@@ -357,35 +348,36 @@ def draw_masks(outlines: Sequence[Outline], row: int, motion: Motion, part: I64)
         ValueError: they would take too much memory.
     """
     crops = motion.crops
-    own = (
-        motion.size
-        if crops.sizes is None or crops.padded
-        else tuple(crops.sizes[row].tolist())
-    )
-    if len(outlines) * own[0] * own[1] > _MOST_BYTES:
+    size = motion.size
+    if crops.sizes is not None and not crops.padded:
+        size = tuple(crops.sizes[row].tolist())
+    if len(outlines) * size[0] * size[1] > _MOST_BYTES:
         raise ValueError(
-            f"{len(outlines):,} masks of {own[1]} x {own[0]} pixels take more than a gigabyte"
+            f"{len(outlines):,} masks of {size[1]} x {size[0]} pixels take more than a gigabyte"
         )
-    masks, (top, left, bottom, right) = (
-        np.zeros((len(outlines), *own), np.uint8),
-        part.tolist(),
-    )
-    at = np.array([row])
+    masks = np.zeros((len(outlines), *size), np.uint8)
+    image = np.array([row])
     for mask, outline in zip(masks, outlines, strict=True):
         if isinstance(outline, dict):
-            mask[:] = _moved_mask(_decoded(outline), own, at, motion)
+            mask[:] = _moved_mask(_decoded(outline), size, image, motion)
             continue
         for polygon in outline:
             points = np.array(polygon, np.float64).reshape(1, -1, 2)
-            _fill(mask, motion.warp(motion.crop_and_flip(points, at), at)[0])
-    if motion.affine is not None or (top, left, bottom, right) != (0, 0, *own):
-        inside = np.zeros(own, np.uint8)
-        frame = np.array(
-            [[(left, top), (right, top), (right, bottom), (left, bottom)]], np.float64
-        )
-        _fill(inside, motion.warp(frame, at)[0])
-        masks &= inside
+            moved = motion.warp(motion.crop_and_flip(points, image), image)
+            _fill(mask, moved[0])
+    if motion.affine is not None or part.tolist() != [0, 0, *size]:
+        masks &= _shown_part(part, size, image, motion)
     return masks
+
+
+def _shown_part(part: I64, size: HeightWidth, image: I64, motion: Motion) -> U8:
+    """uint8 (height, width): 1 where the warped part of an image is shown. image: int64 (1,), its row."""
+    top, left, bottom, right = part.tolist()
+    corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
+    frame = motion.warp(np.array([corners], np.float64), image)
+    inside = np.zeros(size, np.uint8)
+    _fill(inside, frame[0])
+    return inside
 
 
 def _fill(mask: U8, points: F64) -> None:
@@ -395,71 +387,128 @@ def _fill(mask: U8, points: F64) -> None:
     crosses, at the height to which this is rounded, inside and outside change.
     """
     height, width = mask.shape
-    corners = np.trunc(np.clip(points, -1e6, 1e6) * _STEPS + 0.5).astype(np.int64)
-    others = np.roll(corners, -1, axis=0)
-    flat = np.abs(others[:, 0] - corners[:, 0]) >= np.abs(others[:, 1] - corners[:, 1])
-    axis = np.where(flat, 0, 1)[:, None]
-    back = np.take_along_axis(corners, axis, 1) > np.take_along_axis(others, axis, 1)
-    begin = np.where(back, others, corners)
-    end = np.where(back, corners, others)
-    # Column c is crossed between 5c + 2 and 5c + 3.
-    low = np.minimum(begin[:, 0], end[:, 0])
-    high = np.maximum(begin[:, 0], end[:, 0])
-    first = np.maximum(-((2 - low) // _STEPS), 0)
-    last = np.minimum((high - 3) // _STEPS, width - 1)
-    counts = np.maximum(last - first + 1, 0)
-    total = int(counts.sum())
-    if not total:
+    edges = _Edges.of_polygon(points)
+    numbers, columns = edges.crossed_columns(width)
+    if not len(columns):
         return
-    if total > _MOST_CROSSED:
-        raise ValueError(f"the edges of a polygon cross {total:,} columns")
-    edge = np.repeat(np.arange(len(counts)), counts)
-    columns = (
-        first[edge] + np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-    )
-    (xs, ys), (xe, ye), crossed = begin[edge].T, end[edge].T, _STEPS * columns + 3
-    flat = flat[edge]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        slope = np.where(flat, (ye - ys) / (xe - xs), (xe - xs) / (ye - ys))
-        step = np.where(flat, crossed - xs, np.ceil((crossed - 0.5 - xs) / slope))
-    # The step of a steep edge at which it is across, which division misses by one now and then.
-    across = [
-        (np.trunc(xs + slope * (step + more) + 0.5) >= crossed) == (slope > 0)
-        for more in (-1, 0)
-    ]
-    step += np.where(flat, 0, ~across[1] * 1 - across[0])
-    heights = [np.trunc(ys + slope * (step - back) + 0.5) for back in (1, 0)]
-    at = np.where(flat, np.minimum(*heights), ys + step - 1)
-    rows = np.ceil(np.clip((at + 0.5) / _STEPS - 0.5, 0, height)).astype(np.int64)
-    top = int(rows.min())
-    left = int(columns.min())
-    tall = int(rows.max()) - top
-    wide = int(columns.max()) + 1 - left
+    rows = edges.take(numbers).rows_at(columns, height)
+    _set_between(mask, rows, columns)
+
+
+def _set_between(mask: U8, rows: I64, columns: I64) -> None:
+    """Sets the pixels of each column from the first row at which an edge crosses it to the second, and so on."""
+    first_row = int(rows.min())
+    first_column = int(columns.min())
+    tall = int(rows.max()) - first_row
+    wide = int(columns.max()) + 1 - first_column
     if tall:
-        changes = np.sort((columns - left) * tall + rows - top)
+        changes = np.sort((columns - first_column) * tall + rows - first_row)
         runs = np.diff(changes, prepend=0, append=tall * wide)
-        mask[top : top + tall, left : left + wide] |= (
-            _runs_as_bits(runs).reshape(wide, tall).T
-        )
+        bits = _runs_as_bits(runs).reshape(wide, tall).T
+        shown_rows = slice(first_row, first_row + tall)
+        mask[shown_rows, first_column : first_column + wide] |= bits
+
+
+class _Edges(NamedTuple):
+    """The edges of a polygon, as pycocotools draws them.
+
+    Attributes:
+        begin: int64 (E, 2), x and y in fifths of a pixel: the end with the lower coordinate on the longer axis.
+        end: int64 (E, 2), the other end.
+        flat: bool (E,), whether the longer axis is x.
+    """
+
+    begin: I64
+    end: I64
+    flat: Bools
+
+    @classmethod
+    def of_polygon(cls, points: F64) -> "_Edges":
+        """points: (P, 2), x and y in pixels."""
+        corners = np.trunc(np.clip(points, -1e6, 1e6) * _STEPS + 0.5).astype(np.int64)
+        others = np.roll(corners, -1, axis=0)
+        lengths = np.abs(others - corners)
+        flat = lengths[:, 0] >= lengths[:, 1]
+        axis = np.where(flat, 0, 1)[:, None]
+        corner_on_axis = np.take_along_axis(corners, axis, 1)
+        other_on_axis = np.take_along_axis(others, axis, 1)
+        is_back = corner_on_axis > other_on_axis
+        begin = np.where(is_back, others, corners)
+        end = np.where(is_back, corners, others)
+        return cls(begin, end, flat)
+
+    def take(self, numbers: I64) -> "_Edges":
+        return _Edges(self.begin[numbers], self.end[numbers], self.flat[numbers])
+
+    def crossed_columns(self, width: int) -> tuple[I64, I64]:
+        """int64 (n,) and (n,): an edge and a column of pixels that it crosses, for each of its columns.
+
+        Raises:
+            ValueError: they are too many.
+        """
+        # Column c is crossed between 5c + 2 and 5c + 3.
+        low = np.minimum(self.begin[:, 0], self.end[:, 0])
+        high = np.maximum(self.begin[:, 0], self.end[:, 0])
+        first = np.maximum(-((2 - low) // _STEPS), 0)
+        last = np.minimum((high - 3) // _STEPS, width - 1)
+        counts = np.maximum(last - first + 1, 0)
+        total = int(counts.sum())
+        if total > _MOST_CROSSED:
+            raise ValueError(f"the edges of a polygon cross {total:,} columns")
+        numbers = np.repeat(np.arange(len(counts)), counts)
+        before = np.repeat(np.cumsum(counts) - counts, counts)
+        columns = first[numbers] + np.arange(total) - before
+        return numbers, columns
+
+    def rows_at(self, columns: I64, height: int) -> I64:
+        """int64 (n,): the row at which each edge crosses its column, 0..height."""
+        begin_x, begin_y = self.begin.T
+        crossed = _STEPS * columns + 3
+        slope = self._slopes()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            steep_step = np.ceil((crossed - 0.5 - begin_x) / slope)
+        step = np.where(self.flat, crossed - begin_x, steep_step)
+
+        def is_across(number: F64) -> Bools:
+            """Whether a steep edge is across its column after this number of steps."""
+            x = np.trunc(begin_x + slope * number + 0.5)
+            return (x >= crossed) == (slope > 0)
+
+        # Division misses by one, now and then, the step of a steep edge at which it is across.
+        correction = ~is_across(step) * 1 - is_across(step - 1)
+        step += np.where(self.flat, 0, correction)
+        before = np.trunc(begin_y + slope * (step - 1) + 0.5)
+        after = np.trunc(begin_y + slope * step + 0.5)
+        y = np.where(self.flat, np.minimum(before, after), begin_y + step - 1)
+        rows = np.ceil(np.clip((y + 0.5) / _STEPS - 0.5, 0, height))
+        return rows.astype(np.int64)
+
+    def _slopes(self) -> F64:
+        """float64 (E,): by how much each edge moves on its shorter axis in one step on its longer one."""
+        lengths = self.end - self.begin
+        with np.errstate(divide="ignore", invalid="ignore"):
+            of_flat = lengths[:, 1] / lengths[:, 0]
+            of_steep = lengths[:, 0] / lengths[:, 1]
+        return np.where(self.flat, of_flat, of_steep)
 
 
 def _runs_as_bits(counts: I64) -> U8:
     return np.repeat((np.arange(len(counts)) & 1).astype(np.uint8), counts)
 
 
-def _moved_mask(stored: U8, own: HeightWidth, at: I64, motion: Motion) -> U8:
-    """uint8 (height, width) of the size `own`: the nearest pixels of a stored mask, 0 beyond it."""
-    low, high = (edge.reshape(2) for edge in motion.edges(at))
-    steps = (high - low) / motion.extents(at).reshape(2)
-    mirrored = motion.flips(at).reshape(2)
+def _moved_mask(stored: U8, size: HeightWidth, image: I64, motion: Motion) -> U8:
+    """uint8 (height, width) of this size: the nearest pixels of a stored mask, 0 beyond it."""
+    low, high = (edge.reshape(2) for edge in motion.edges(image))
+    steps = (high - low) / motion.extents(image).reshape(2)
+    mirrored = motion.flips(image).reshape(2)
     # From the pixels of the output to those of the stored image.
     back = np.diag([*np.where(mirrored, -steps, steps), 1.0])
     back[:2, 2] = np.where(mirrored, high, low)
     if motion.affine is not None:
-        back = back @ np.linalg.inv(np.vstack([motion.affine[at[0]], [0, 0, 1]])[:3])
+        back = back @ np.linalg.inv(np.vstack([motion.affine[image[0]], [0, 0, 1]])[:3])
     numbers = (back / back[2, 2]).reshape(-1)[:8].tolist()
     moved = Image.fromarray(stored).transform(
-        own[::-1], Image.Transform.PERSPECTIVE, numbers, Image.Resampling.NEAREST
+        size[::-1], Image.Transform.PERSPECTIVE, numbers, Image.Resampling.NEAREST
     )
     return np.asarray(moved)
 
@@ -489,7 +538,8 @@ def _counts(outline: Outline) -> I64:
     bits = 5 * (np.arange(len(codes)) - np.repeat(begins, ends - begins + 1))
     values = np.add.reduceat((codes & 31) << bits, begins)
     values -= np.where(codes[ends] & 16, 1 << (bits[ends] + 5), 0)
-    values[1::2], values[2::2] = np.cumsum(values[1::2]), np.cumsum(values[2::2])
+    values[1::2] = np.cumsum(values[1::2])
+    values[2::2] = np.cumsum(values[2::2])
     return values
 
 

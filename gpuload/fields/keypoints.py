@@ -121,8 +121,8 @@ class BoundKeypoints(MovingField):
                 f"packed with {size} points, numbered from 0"
             )
         self._flipped_order = np.arange(size)
-        for one, other in pairs:
-            self._flipped_order[[one, other]] = other, one
+        for first, second in pairs:
+            self._flipped_order[[first, second]] = (second, first)
 
     def values(self, rows: Rows) -> Value:
         points, images = self._stored(rows.columns)
@@ -152,7 +152,8 @@ class BoundKeypoints(MovingField):
             points = self._move(points, images, motion)
         counts = np.bincount(images, minlength=len(columns[self.name]))
         return [
-            {self.name: some} for some in split_rows(points.astype(np.float32), counts)
+            {self.name: of_image}
+            for of_image in split_rows(points.astype(np.float32), counts)
         ]
 
     def join(self, samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
@@ -271,13 +272,13 @@ class KeypointsKind(Kind):
             | ({len(classes)} if classes else set())
         )
         if len(sizes) != 1:
-            some = (
+            numbers = (
                 " and of ".join(map(str, sizes[:2]))
                 or "none in any sample, so that their number is unknown"
             )
             raise SourceError(
-                f"{where}: all instances of {name!r} must have the same points; found instances of {some}. Give points "
-                "that are not labelled a visibility of 0, or leave the field out"
+                f"{where}: all instances of {name!r} must have the same points; found instances of {numbers}. Give "
+                "points that are not labelled a visibility of 0, or leave the field out"
             )
         field = Field(name, self.name, f"{name}.json", classes, sizes[0])
         return field, [
@@ -358,19 +359,19 @@ def _instances(value: Any, names: ClassNames) -> F32:
     instances = [] if value is None else list(value)
     if not instances:
         return np.empty((0, 0, 3), np.float32)
-    found = np.stack(
+    stacked = np.stack(
         [_triples(np.array(instance, np.float32), names) for instance in instances]
     )
     if (
-        not found.shape[1]
-        or not np.isfinite(found).all()
-        or not np.isin(found[..., 2], _VISIBILITIES).all()
+        not stacked.shape[1]
+        or not np.isfinite(stacked).all()
+        or not np.isin(stacked[..., 2], _VISIBILITIES).all()
     ):
         raise ValueError(
             "there are no points, a number is not finite, or a visibility is none"
         )
-    found[found[..., 2] == _UNLABELLED] = 0
-    return found
+    stacked[stacked[..., 2] == _UNLABELLED] = 0
+    return stacked
 
 
 def _triples(points: F32, names: ClassNames) -> F32:

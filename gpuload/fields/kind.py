@@ -9,7 +9,8 @@ that moves with its image, `TargetKind` of one whose values are in the index. Th
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -60,7 +61,7 @@ Columns = list[pa.Array]  # columns of a listing, in the order of `Kind.columns`
 Parsed = tuple[Field, Columns]
 
 
-class Member(NamedTuple):
+class StoredMember(NamedTuple):
     """A field's value as it is stored.
 
     content: bytes of the tar member. header: the number of bytes before the first element of an array, else 0.
@@ -271,7 +272,7 @@ class Kind:
         """
         return value
 
-    def store(self, field: Field, value: Any, placement: Placement) -> Member:
+    def store(self, field: Field, value: Any, placement: Placement) -> StoredMember:
         """A sample's value as it is stored, moved with its image.
 
         value: for a kind that stays in the shard, the bytes or array that the source gave; else a dict of the listing's
@@ -281,7 +282,7 @@ class Kind:
             DecodeError: it cannot be stored; the message is the reason alone.
         """
         moved = self.move(field, value, placement)
-        return Member(self.dump(field, moved), 0, moved)
+        return StoredMember(self.dump(field, moved), 0, moved)
 
     def remarks(
         self, field: Field, value: Mapping[str, Any], placement: Placement
@@ -329,12 +330,9 @@ class Kind:
         """
         if not (names := list(self.columns(field))):
             return {}
-        found: Any = parse_json(content)
-        return dict(
-            zip(
-                names, [found[name] for name in self.json_names] or [found], strict=True
-            )
-        )
+        document: Any = parse_json(content)
+        values = [document[name] for name in self.json_names] or [document]
+        return dict(zip(names, values, strict=True))
 
     def guess(self, member: str, content: Callable[[], bytes]) -> Field | None:
         """The field of a tar member in shards packed by other tools; None if the member is not of this kind.
@@ -362,10 +360,10 @@ class Kind:
 
         By default it is the first difference between index columns and member, in value or type.
         """
-        found = self.load(field, content)
+        stored = self.load(field, content)
         for name, kind in self.columns(field).items():
-            if not pa.array([found[name]], kind).equals(pa.array([row[name]], kind)):
-                return f"is {str(found[name])[:60]!r}, the index says {str(row[name])[:60]!r}"
+            if not pa.array([stored[name]], kind).equals(pa.array([row[name]], kind)):
+                return f"is {str(stored[name])[:60]!r}, the index says {str(row[name])[:60]!r}"
         return ""
 
     # For a person
@@ -502,15 +500,13 @@ def _plain(value: Any) -> str:
     return str(value)
 
 
-def _shortest(value: Any, of: pa.DataType) -> Any:
+def _shortest(value: Any, kind: pa.DataType) -> Any:
     """A column's value, in which each float32 is the shortest decimal that reads back as it."""
-    while pa.types.is_nested(of):
-        of = of.value_type
-    return (
-        np.array(value, np.float32).astype(str).astype(np.float64).tolist()
-        if of == pa.float32()
-        else value
-    )
+    while pa.types.is_nested(kind):
+        kind = kind.value_type
+    if kind != pa.float32():
+        return value
+    return np.array(value, np.float32).astype(str).astype(np.float64).tolist()
 
 
 # Values as people write them
@@ -597,19 +593,18 @@ def read_each(
     Raises:
         SourceError: a value is refused; the message names the sample.
     """
-    found = []
+    results = []
     for row, value in enumerate(values):
         try:
-            with np.errstate(
-                over="ignore"
-            ):  # what float32 cannot hold is infinite, and refused
-                found.append(read(value))
+            # What float32 cannot hold is infinite, and refused.
+            with np.errstate(over="ignore"):
+                results.append(read(value))
         except FAULTS as error:
             raise SourceError(
                 f"{where}: {name!r} of {where.sample(row)} must be {expected}; "
                 f"found {shown(value)} ({error}). Correct it"
             ) from None
-    return found
+    return results
 
 
 def number_classes(
@@ -627,77 +622,104 @@ def number_classes(
         SourceError: a number is negative or has no name in `classes`, a name is not in `classes`, or a class is neither
             number nor name; two texts are one number, or a text holds several numbers.
     """
-
-    def refuse(
-        expected: str, wrong: Sequence[Any], advice: str = "Correct them"
-    ) -> SourceError:
-        some = some_of(sorted(str(one)[:60] for one in wrong))
-        first = next(
-            number
-            for number, value in enumerate(values)
-            if any(value is one for one in wrong)
-        )
-        sample = where.sample(first if rows is None else int(rows[first]))
-        return SourceError(
-            f"{where}: classes of {name!r} must be {expected}; found {some}, first in {sample}. {advice}"
-        )
-
-    if others := [
+    column = _ClassColumn(where, name, values, rows)
+    no_classes = [
         value
         for value in values
         if not isinstance(value, _CLASSES) or not str(value).strip()
-    ]:
-        raise refuse("numbers or names", others)
-    different = dict.fromkeys(values)
+    ]
+    if no_classes:
+        raise column.refusal("numbers or names", no_classes)
+    different = list(dict.fromkeys(values))
     if all(map(is_whole, different)):
-        number_of: dict[Any, int] = {value: int(value) for value in different}
+        number_of = column.read_numbers(different, classes)
+    else:
+        column.check_names(different)
+        if classes is None:
+            column.check_one_each(different)
+            classes = tuple(sorted({value.strip() for value in different}))
+        number_of = column.look_up(different, classes)
+    return np.array([number_of[value] for value in values], np.int64), classes
+
+
+@dataclass(frozen=True)
+class _ClassColumn:
+    """The classes of samples, as a source gives them. rows: the sample of each value; None: there is one for each."""
+
+    where: Origin
+    name: str
+    values: Sequence[Any]
+    rows: Sequence[int] | None
+
+    def refusal(
+        self, expected: str, wrong: Sequence[Any], advice: str = "Correct them"
+    ) -> SourceError:
+        """The error for some of the values."""
+        texts = some_of(sorted(str(value)[:60] for value in wrong))
+        first = next(
+            number
+            for number, value in enumerate(self.values)
+            if any(value is refused for refused in wrong)
+        )
+        row = first if self.rows is None else int(self.rows[first])
+        return SourceError(
+            f"{self.where}: classes of {self.name!r} must be {expected}; "
+            f"found {texts}, first in {self.where.sample(row)}. {advice}"
+        )
+
+    def read_numbers(
+        self, different: Iterable[Any], classes: ClassNames
+    ) -> dict[Any, int]:
+        """The class number that each value is, as a number or its text."""
+        number_of = {value: int(value) for value in different}
         most = 2**63 if classes is None else len(classes)
-        if wrong := [
-            value for value, number in number_of.items() if not 0 <= number < most
-        ]:
-            advice = (
-                _UNLABELLED
-                if any(number_of[value] == -1 for value in wrong)
-                else "Correct them"
-            )
-            raise refuse(
+        wrong = [value for value, n in number_of.items() if not 0 <= n < most]
+        if wrong:
+            has_unlabelled = any(number_of[value] == -1 for value in wrong)
+            raise self.refusal(
                 "numbered from 0" if classes is None else f"in 0..{most - 1}",
                 wrong,
-                advice,
+                _UNLABELLED if has_unlabelled else "Correct them",
             )
-        if alike := _written_differently(number_of):
-            raise refuse(
+        alike = _written_differently(number_of)
+        if alike:
+            raise self.refusal(
                 "written alike, or with a letter where they are names",
                 alike,
                 "Correct one of them",
             )
-    elif all(map(is_number, different)):
-        wrong = [value for value in different if not is_whole(value)]
-        raise refuse(
-            "whole numbers or names; numbers to be predicted are a target (--column target=…)",
-            wrong,
-        )
-    elif others := [
-        value for value in different if not isinstance(value, str)
-    ]:  # NaN is a missing name
-        raise refuse("all numbers or all names", others)
-    else:
-        if classes is None and all(map(_NUMBERS.fullmatch, different)):
-            several = [value for value in different if not is_whole(value)]
-            raise refuse(
+        return number_of
+
+    def check_names(self, different: Sequence[Any]) -> None:
+        """Raises SourceError unless all are names."""
+        if all(map(is_number, different)):
+            raise self.refusal(
+                "whole numbers or names; numbers to be predicted are a target (--column target=…)",
+                [value for value in different if not is_whole(value)],
+            )
+        # NaN is a missing name.
+        no_names = [value for value in different if not isinstance(value, str)]
+        if no_names:
+            raise self.refusal("all numbers or all names", no_names)
+
+    def check_one_each(self, different: Sequence[str]) -> None:
+        """Raises SourceError if the names are lists of numbers."""
+        if all(map(_NUMBERS.fullmatch, different)):
+            raise self.refusal(
                 "one for each sample",
-                several,
+                [value for value in different if not is_whole(value)],
                 "Give --column labels=NAME for a column of several classes",
             )
-        names = {value: value.strip() for value in different}
-        classes = tuple(sorted(set(names.values()))) if classes is None else classes
-        numbers = {known.strip(): number for number, known in enumerate(classes)}
-        if unknown := [
-            value for value, stripped in names.items() if stripped not in numbers
-        ]:
-            raise refuse("in the source's list of classes", unknown)
-        number_of = {value: numbers[known] for value, known in names.items()}
-    return np.array([number_of[value] for value in values], np.int64), classes
+
+    def look_up(
+        self, different: Iterable[str], classes: Sequence[str]
+    ) -> dict[Any, int]:
+        """The class number of each name."""
+        numbers = {name.strip(): number for number, name in enumerate(classes)}
+        unknown = [value for value in different if value.strip() not in numbers]
+        if unknown:
+            raise self.refusal("in the source's list of classes", unknown)
+        return {value: numbers[value.strip()] for value in different}
 
 
 def _written_differently(number_of: Mapping[Any, int]) -> list[str]:

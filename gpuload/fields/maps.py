@@ -222,9 +222,9 @@ class NormalValues(MapValues):
 def _turned(vectors: F32, motion: Motion) -> F32:
     """The vectors (n, 2, height, width) after the rotation, or mirroring, that is nearest to each image's warp."""
     assert motion.affine is not None
-    left, _, right = np.linalg.svd(motion.affine[:, :2, :2])
+    rotation_left, _, rotation_right = np.linalg.svd(motion.affine[:, :2, :2])
     turned: F32 = np.einsum(
-        "nij,njhw->nihw", (left @ right).astype(np.float32), vectors
+        "nij,njhw->nihw", (rotation_left @ rotation_right).astype(np.float32), vectors
     )
     return turned
 

@@ -58,15 +58,14 @@ class Crops(NamedTuple):
 
         size: (height, width) of the batch. sources: (N, 2), height and width of the stored images.
         """
-        own, (first, last), flipped = self.own_sizes(size), self.edges, self.flipped
-        step = (last - first) / own
-        low = np.clip(np.rint(-first / step), 0, own - 1)
-        high = np.clip(np.rint((sources - first) / step), low + 1, own)
-        low, high = (
-            np.where(flipped, own - high, low),
-            np.where(flipped, own - low, high),
-        )
-        return np.concatenate([low, high], axis=1).astype(np.int64)
+        sides = self.own_sizes(size)
+        first, last = self.edges
+        step = (last - first) / sides
+        low = np.clip(np.rint(-first / step), 0, sides - 1)
+        high = np.clip(np.rint((sources - first) / step), low + 1, sides)
+        begin = np.where(self.flipped, sides - high, low)
+        end = np.where(self.flipped, sides - low, high)
+        return np.concatenate([begin, end], axis=1).astype(np.int64)
 
 
 class Motion(NamedTuple):
@@ -104,7 +103,8 @@ class Motion(NamedTuple):
 
     def crop_and_flip(self, points: F64, images: I64) -> F64:
         """float64 (T, P, 2): points in pixels of the stored images, in pixels of the cropped ones or outside them."""
-        (low, high), extent = self.edges(images), self.extents(images)
+        low, high = self.edges(images)
+        extent = self.extents(images)
         moved = (points - low) * (extent / (high - low))
         return np.where(self.flips(images), extent - moved, moved)
 
@@ -176,9 +176,9 @@ class Placement(NamedTuple):
             canvas = Image.new(image.mode, self.canvas)
             canvas.paste(image, self.corner)
             return canvas
-        left = -self.corner[0]
-        top = -self.corner[1]
-        return image.crop((left, top, left + self.canvas[0], top + self.canvas[1]))
+        x = -self.corner[0]
+        y = -self.corner[1]
+        return image.crop((x, y, x + self.canvas[0], y + self.canvas[1]))
 
 
 def _turn_points(points: F32, source: WidthHeight, turn: int) -> F32:

@@ -17,9 +17,9 @@ from gpuload.fields.kind import (
     BadRows,
     FieldSpec,
     Kind,
-    Member,
     Origin,
     Parsed,
+    StoredMember,
     number_classes,
     parse_list,
     read_cells,
@@ -43,10 +43,8 @@ from gpuload.types import F32, I64, Array, ClassNames
 
 BACKGROUND = "background"  # the packer's name for the class of images without an object
 
-_MOST_NAMES, _LEAST_WEIGHT = (
-    3,
-    0.05,
-)  # classes under a picture, and the weight in a mixed label from which one counts
+_MOST_NAMES = 3  # classes under a picture
+_LEAST_WEIGHT = 0.05  # in a mixed label, from which a class counts
 _INT64 = whole(-(2**63), 2**63 - 1, "a whole number of 64 bits")
 _NO_BYTES = np.empty(0, np.uint8)
 # The largest item in bytes that torch.from_numpy accepts: bool, integers, floats up to 64 bits, complex up to 128.
@@ -147,25 +145,27 @@ class BoundHot(BoundField):
                 f"{self.datasets[0].folder} has {counted(len(names), 'class', 'classes')} with names. Give a larger "
                 "num_classes"
             )
-        known = np.array(
+        has_column = np.array(
             has_own if is_one and names else [True] * (self._count - first)
         )
         # Column of each class, -1 for none; the last entry is for negative class numbers.
         self._column_of = np.append(
-            np.where(known, np.cumsum(known) - 1 + first, first - 1), first - 1
+            np.where(has_column, np.cumsum(has_column) - 1 + first, first - 1),
+            first - 1,
         )
 
     def values(self, rows: Rows) -> F32:
         numbers = rows.columns[self.name]
         of_rows = np.arange(len(rows))
         if isinstance(numbers, pa.Array):
-            numbers, of_rows = flat(numbers), rows_of(numbers)
-        known = len(self._column_of) - 1
-        if numbers.max(initial=-1) >= known:
-            wrong = int(np.argmax(numbers >= known))
+            of_rows = rows_of(numbers)
+            numbers = flat(numbers)
+        classes = len(self._column_of) - 1
+        if numbers.max(initial=-1) >= classes:
+            wrong = int(np.argmax(numbers >= classes))
             raise ArgumentError(
                 f"{rows.sample_name(self.datasets, int(of_rows[wrong]))}: its {self.name!r} has class "
-                f"{numbers[wrong]}, expected {counted(known, 'class', 'classes')}, numbered from 0. Give a larger "
+                f"{numbers[wrong]}, expected {counted(classes, 'class', 'classes')}, numbered from 0. Give a larger "
                 "num_classes"
             )
         columns = self._column_of[np.maximum(numbers, -1)]
@@ -179,7 +179,8 @@ class BoundArray(BoundField):
     """(N, …) of the packed dtype, in native byte order; or `PaddedTokens`, see `Tokens`."""
 
     def prepare(self) -> None:
-        self.members, self._stored = (self.name,), np.dtype(self.field.dtype)
+        self.members = (self.name,)
+        self._stored = np.dtype(self.field.dtype)
         if self._stored.itemsize > _LARGEST_ITEM.get(self._stored.kind, 0):
             raise ArgumentError(
                 f"{self.name!r}: torch does not have the packed dtype {self._stored}. Leave the field out, or pack it "
@@ -290,9 +291,10 @@ class ClassKind(Kind):
             for n in np.argsort(-weights, kind="stable")[:_MOST_NAMES]
             if weights[n] >= _LEAST_WEIGHT
         ]
-        whole = all(weights[n] > 0.99 for n in order)
+        all_certain = all(weights[n] > 0.99 for n in order)
         return ", ".join(
-            name_of(n, classes) + ("" if whole else f" {weights[n]:.2f}") for n in order
+            name_of(n, classes) + ("" if all_certain else f" {weights[n]:.2f}")
+            for n in order
         )
 
 
@@ -390,14 +392,14 @@ class ArrayKind(Kind):
             pa.array(values, pa.large_string())
         ]
 
-    def store(self, field: Field, value: Any, placement: Placement) -> Member:
+    def store(self, field: Field, value: Any, placement: Placement) -> StoredMember:
         array = np.ascontiguousarray(value)
         if array.dtype.str != field.dtype:
             raise DecodeError(
                 f"{field.name!r} is an array of {array.dtype.str}, the first one is of {field.dtype}"
             )
         header = npy_header(array)
-        return Member(
+        return StoredMember(
             header + array.tobytes(),
             len(header),
             {f"{field.name}_shape": list(array.shape)},

@@ -23,7 +23,7 @@ from gpuload.fields.images import (
     picture_columns,
     wrong_pixels,
 )
-from gpuload.fields.kind import BadRows, FieldSpec, Kind, Member, Origin, Parsed
+from gpuload.fields.kind import BadRows, FieldSpec, Kind, Origin, Parsed, StoredMember
 from gpuload.fields.maps import SPECS, Picture, PictureSpec
 from gpuload.fields.motion import Placement
 from gpuload.fields.rows import DatasetView, PixelField
@@ -105,7 +105,7 @@ class PictureKind(Kind):
     ) -> Parsed:
         return Field(name, self.name, "png"), [pa.array(values, pa.large_string())]
 
-    def store(self, field: Field, value: Any, placement: Placement) -> Member:
+    def store(self, field: Field, value: Any, placement: Placement) -> StoredMember:
         raise NotImplementedError("gpuload.packing.image stores pictures")
 
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:

@@ -51,8 +51,10 @@ KINDS: dict[str, Kind] = {
 def all_kinds() -> Mapping[str, Kind]:
     """`KINDS` with those that other packages add by the entry point `gpuload.kinds`, which come before JSON."""
     added = {name: plugin.load()() for name, plugin in plugins("gpuload.kinds").items()}
-    own = {name: kind for name, kind in KINDS.items() if name != JsonKind.name}
-    return {**added, **own, JsonKind.name: KINDS[JsonKind.name]} if added else KINDS
+    built_in = {name: kind for name, kind in KINDS.items() if name != JsonKind.name}
+    return (
+        {**added, **built_in, JsonKind.name: KINDS[JsonKind.name]} if added else KINDS
+    )
 
 
 def kind_of(field: Field) -> Kind:
@@ -126,15 +128,15 @@ def _pixel_mask(rows: Rows) -> Value:
     """bool (N, height, width): True where the image is, False where it is padded. Transforms do not move it."""
     sources = rows.sizes
 
-    def of(motion: Motion) -> Bools:
+    def shown_part(motion: Motion) -> Bools:
         shown = np.zeros((len(sources), *motion.size), np.bool_)
-        for row, (top, left, bottom, right) in enumerate(
+        for row, (top, first_column, bottom, end_column) in enumerate(
             motion.crops.covered(motion.size, sources).tolist()
         ):
-            shown[row, top:bottom, left:right] = True
+            shown[row, top:bottom, first_column:end_column] = True
         return shown
 
-    return rows.per_view(of)
+    return rows.per_view(shown_part)
 
 
 _SIZES = ("height", "width")
@@ -208,10 +210,10 @@ def _common_field(name: str, datasets: Sequence[DatasetView]) -> Field:
         for field, dataset in zip(fields, datasets, strict=True)
     ]
     for dataset, meaning in zip(datasets, meanings, strict=True):
-        for what, found in meaning.items():
-            if found != meanings[0][what]:
+        for quality, meant in meaning.items():
+            if meant != meanings[0][quality]:
                 raise ArgumentError(
-                    f"{dataset.folder}: its field {name!r} has {what} {found!r}, that of {datasets[0].folder} has "
-                    f"{meanings[0][what]!r}. Mix data sets whose fields are alike, or leave {name!r} out"
+                    f"{dataset.folder}: its field {name!r} has {quality} {meant!r}, that of {datasets[0].folder} has "
+                    f"{meanings[0][quality]!r}. Mix data sets whose fields are alike, or leave {name!r} out"
                 )
     return fields[0]

@@ -35,7 +35,7 @@ def map_tree(function: Callable[..., Any], first: Any, *others: Any) -> Any:
     """The container with `function` applied to each value, or to the values that several alike have in one place."""
     if isinstance(first, dict):
         return {
-            name: map_tree(function, value, *(one[name] for one in others))
+            name: map_tree(function, value, *(other[name] for other in others))
             for name, value in first.items()
         }
     if isinstance(first, tuple):
@@ -75,10 +75,10 @@ def _has_rows(values: Any) -> bool:
 def _merge(parts: Sequence[Any], rows: Sequence[I64]) -> Any:
     first = parts[0]
     if isinstance(first, np.ndarray):
-        whole = np.empty((sum(map(len, parts)), *first.shape[1:]), first.dtype)
-        for part, at in zip(parts, rows, strict=True):
-            whole[at] = part
-        return whole
+        merged = np.empty((sum(map(len, parts)), *first.shape[1:]), first.dtype)
+        for part, places in zip(parts, rows, strict=True):
+            merged[places] = part
+        return merged
     if isinstance(first, pa.Array):
         return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(rows))))
     if _has_rows(first):
@@ -139,9 +139,9 @@ def pad_all(
     fits = places < width
     padded = []
     for values, fill in columns:
-        whole = np.full((len(counts), width, *values.shape[1:]), fill, values.dtype)
-        whole[rows[fits], places[fits]] = values[fits]
-        padded.append(whole)
+        column = np.full((len(counts), width, *values.shape[1:]), fill, values.dtype)
+        column[rows[fits], places[fits]] = values[fits]
+        padded.append(column)
     return (*padded, np.minimum(counts, width))
 
 

@@ -28,10 +28,8 @@ _NEGATED = either(
     several(FLAG, ""),
 )
 
-_SIGNIFICAND_BITS, _EXPONENTS = (
-    24,
-    103,
-)  # of float32, and by how many bits a whole number may be longer
+_SIGNIFICAND_BITS = 24  # of float32
+_EXPONENTS = 103  # by how many bits a whole number may be longer
 
 
 @settings

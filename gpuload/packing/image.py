@@ -21,7 +21,7 @@ from PIL import Image
 from gpuload.errors import DecodeError
 from gpuload.fields.field import Field
 from gpuload.fields.images import GRAY, RGB, Pixels, is_raw, picture_columns
-from gpuload.fields.kind import Member
+from gpuload.fields.kind import StoredMember
 from gpuload.fields.motion import Placement, place
 from gpuload.fields.numbers import npy_header
 from gpuload.formats import (
@@ -151,7 +151,7 @@ def prepare_image(
 
 def store_picture(
     data: bytes | npt.NDArray[np.generic], field: Field, encoding: Encoding
-) -> Member:
+) -> StoredMember:
     """A further picture of a sample as it is stored, checked by decoding it.
 
     A plain JPEG or PNG in the field's mode is kept byte for byte; any other file becomes a PNG, or an `.npy` where no
@@ -189,7 +189,7 @@ def store_picture(
         height: stored.height,
         points: stored.points or b"",
     }
-    return Member(stored.data, stored.header, columns, extension=stored.member)
+    return StoredMember(stored.data, stored.header, columns, extension=stored.member)
 
 
 def _with_points(stored: StoredImage, encoding: Encoding) -> StoredImage:

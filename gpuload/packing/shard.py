@@ -24,7 +24,7 @@ from gpuload.disk.tar import Member, TarWriter
 from gpuload.errors import DecodeError
 from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.images import POINTS, MaskKind
-from gpuload.fields.kind import Member as StoredMember
+from gpuload.fields.kind import StoredMember
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import index_schema, kind_of
 from gpuload.packing.annotations import fit_annotations
@@ -99,7 +99,7 @@ class ShardReport:
     read_bytes: bytes of the images read from the source.
     remarks: counts by a sentence for the user, see `Kind.remarks`.
     seconds: that packing it took.
-    scales: counts of masks by field and scale, see `Member`.
+    scales: counts of masks by field and scale, see `StoredMember`.
     """
 
     shards: list[dict[str, Any]] = dataclasses.field(default_factory=list)
