@@ -5,7 +5,8 @@
     for images, labels in gpuload.DaliIterator("shards/train", batch_size=256, augment=gpuload.Augment(224)):
         ...
 
-`gpuload.sources` says what can be packed, and `gpuload.testing` tests what others add to it.
+`gpuload.sources` says what can be packed, `gpuload.formats` which files are images, and `gpuload.testing` tests what
+others add to them.
 `gpuload.transforms` holds augmentations of single images, `gpuload.batchwise` those of whole batches, and
 `gpuload.functions` describes your own functions.
 
@@ -34,7 +35,8 @@ from gpuload.errors import (
 from gpuload.machine.installed import paused_collector
 
 if TYPE_CHECKING:
-    from gpuload import batchwise, functions, monitor, sources, testing, transforms
+    from gpuload import batchwise, formats, functions, monitor, sources, testing
+    from gpuload import transforms
     from gpuload.augment import (
         Augment,
         CenterCrop,
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from gpuload.decode.arguments import Both, Dali, OnCorrupt
     from gpuload.disk.dataset import Dataset
     from gpuload.disk.fetch import fetch
+    from gpuload.formats.codec import Codec
     from gpuload.fields.captions import Captions
     from gpuload.fields.images import Mask
     from gpuload.fields.maps import Depth, Disparity, Flow, InstanceMap, Matte
@@ -73,6 +76,7 @@ _LAZY = {
     "decode.arguments": "Both Dali OnCorrupt",
     "disk.dataset": "Dataset",
     "disk.fetch": "fetch",
+    "formats.codec": "Codec",
     "fields.captions": "Captions",
     "fields.images": "Mask",
     "fields.maps": "Depth Disparity Flow InstanceMap Matte Normals Picture",
@@ -100,6 +104,7 @@ __all__ = [
     "Buckets",
     "Captions",
     "CenterCrop",
+    "Codec",
     "Cover",
     "Dali",
     "DaliIterator",
@@ -147,6 +152,7 @@ __all__ = [
     "ZoomOut",
     "batchwise",
     "fetch",
+    "formats",
     "functions",
     "index",
     "mix",

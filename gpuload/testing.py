@@ -7,17 +7,25 @@ A package that adds a source tests it so:
 
         def make(self, folder):
             ...  # writes three samples into the folder, and returns the path that is packed
+
+and one that adds a codec by a subclass of `CodecTests`.
 """
 
 import dataclasses
+import io
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import ArgumentError
+from gpuload.errors import ArgumentError, DecodeError
+from gpuload.formats import Codec, Conversion, codecs, image_extensions, open_file
+from gpuload.packing.options import Encoding
 from gpuload.packing.packer import pack
 from gpuload.packing.verify import verify
 from gpuload.sources import FilesSource, Listing, Source, open_source, sources
@@ -139,6 +147,103 @@ class SourceTests:
         assert {name: split.fingerprint for name, split in first.items()} == {
             name: split.fingerprint for name, split in second.items()
         }
+
+
+class CodecTests:
+    """What gpuload relies on in a codec. A subclass names it and makes files for it to read.
+
+    kind: the class. mode: that a set of its images is packed with, such as "F" or "uint16x4".
+    """
+
+    kind: ClassVar[type[Codec]]
+    mode: ClassVar[str] = "RGB"
+
+    def make(self) -> Sequence[tuple[bytes, Array]]:
+        """A few small files and their values, each (height, width) or (height, width, bands), all of one number of
+        bands."""
+        raise NotImplementedError
+
+    def test_it_is_installed_under_a_name(self) -> None:
+        named = [name for name, codec in codecs().items() if type(codec) is self.kind]
+        assert len(named) == 1, "declare it in the entry points of its package"
+
+    def test_it_recognises_its_files_and_no_others(self) -> None:
+        for data, _ in self.make():
+            taking = [codec for codec in codecs().values() if codec.recognise(data)]
+            assert type(taking[0]) is self.kind
+        for data in (*_other_files(), b"", b"\0" * 4096):
+            assert not self.kind.recognise(data)
+
+    def test_folders_are_searched_for_its_suffixes(self) -> None:
+        assert self.kind.suffixes
+        for suffix in self.kind.suffixes:
+            assert suffix.startswith(".") and suffix == suffix.lower()
+            assert suffix.removeprefix(".") in image_extensions()
+
+    def test_its_sizes_and_values_are_right(self) -> None:
+        """Each time anew: the header first, then the values."""
+        for data, values in (*self.make(), *self.make()):
+            opened = open_file(data, _of_mode(self.mode))
+            assert opened.size == (values.shape[1], values.shape[0])
+            raster = opened.load()
+            read = np.asarray(raster.image) if raster.values is None else raster.values
+            bands = values if values.ndim == 3 else values[..., None]
+            np.testing.assert_array_equal(read.reshape(bands.shape), bands)
+
+    def test_a_damaged_file_is_refused_or_has_its_size(self) -> None:
+        """Whatever is cut off, it ends in an exception, and never in an image of another size."""
+        data, values = self.make()[0]
+        for share in range(1, 16):
+            cut = data[: len(data) * share // 16]
+            if not self.kind.recognise(cut):
+                continue
+            try:
+                raster = open_file(cut, _of_mode(self.mode)).load()
+            except Exception:  # every other one is told in the message of the packer
+                continue
+            read = np.asarray(raster.image) if raster.values is None else raster.values
+            assert read.shape[:2] == values.shape[:2]
+
+    def test_a_page_that_is_not_there_is_refused(self) -> None:
+        for data, _ in self.make():
+            with pytest.raises(DecodeError, match="--page 99999 counts from 0"):
+                open_file(data, _of_mode(self.mode, page=99_999)).load()
+
+    def test_its_images_are_packed_as_they_are(self, tmp_path: Path) -> None:
+        folder = tmp_path / "in" / "a"
+        folder.mkdir(parents=True)
+        files = self.make()
+        for number, (data, _) in enumerate(files):
+            (folder / f"{number}{self.kind.suffixes[0]}").write_bytes(data)
+        encode: Literal["keep", "raw"] = "keep" if self.mode in ("RGB", "L") else "raw"
+        report = pack(
+            folder.parent,
+            tmp_path / "out",
+            mode=self.mode,
+            encode=encode,
+            lossless=encode == "keep",
+            shuffle=False,
+            workers=1,
+            progress=False,
+        )
+        assert report.rejected == ()
+        dataset = Dataset(tmp_path / "out" / "train")
+        assert len(dataset) == len(files)
+        assert verify(tmp_path / "out", workers=1) == []
+
+
+def _of_mode(mode: str, page: int | None = None) -> Conversion:
+    return Encoding(encode="raw", mode=mode, page=page).conversion
+
+
+def _other_files() -> list[bytes]:
+    """Images of formats that gpuload reads itself."""
+    files = []
+    for name in ("JPEG", "PNG", "TIFF", "BMP", "GIF"):
+        file = io.BytesIO()
+        Image.new("L", (40, 30), 7).save(file, name)
+        files.append(file.getvalue())
+    return files
 
 
 def _listed(source: Source, scratch: Path) -> Listing:

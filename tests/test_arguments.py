@@ -312,7 +312,7 @@ ITS_METHODS = {"reach", "draw", "check_pixels", "check_peak", "for_size", "plan"
 ITS_METHODS |= {"draw_transforms"}
 # The arguments of `pack` are sources and settings: tests/sources, and PackOptions here. `mix` makes a Mixture.
 ELSEWHERE = {"pack", "Mixture"}
-SOURCES = {"FilesSource", "Sight", "Source"}  # whose methods the packer calls: tests/sources
+SOURCES = {"Codec", "FilesSource", "Sight", "Source"}  # whose methods the packer calls: tests/sources, tests/formats
 
 
 def usual(loader: gpuload.DaliIterator) -> dict[str, dict[str, Any]]:

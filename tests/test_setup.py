@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "tools").glob("*.sh"))
 BASH = shutil.which("bash") or "bash"
 PROGRAMS = "bash dirname cat sha256sum sed du cut rm mkdir touch chmod tr sort cp"
-TEST_EXTRAS = "sources,codecs,ray,monitor,remote,report,docs,examples,frameworks,bench,dev"
+TEST_EXTRAS = "sources,codecs,dicom,exr,fits,ray,monitor,remote,report,docs,examples,frameworks,bench,dev"
 
 
 def bash(script: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -77,7 +77,7 @@ install() {
     what="what the demo uses" extras=$device,demo
   else
     # The tests run DALI's CPU operators without a GPU, too.
-    what="what the tests need" extras=$device$([ $device != cpu ] || echo ,dali),sources,codecs,ray,monitor,remote,report,docs,examples,frameworks,bench,dev
+    what="what the tests need" extras=$device$([ $device != cpu ] || echo ,dali),sources,codecs,dicom,exr,fits,ray,monitor,remote,report,docs,examples,frameworks,bench,dev
   fi
   say_size "$level" "$what"
   touch "$unfinished"

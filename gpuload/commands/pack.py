@@ -64,6 +64,21 @@ _SETTINGS = {
         "transparency without a channel: white, drop, or ask for TIFFs of more bands (%(default)s)",
         "HOW",
     ),
+    "bands": option(
+        "bands that become the channels, counted from 1, such as 4,3,2",
+        "LIST",
+        type=str,
+    ),
+    "scale": option(
+        "values that become the smallest and the largest of the mode, such as 0:4095",
+        "LOW:HIGH",
+        type=str,
+    ),
+    "window": option(
+        "the same as center and width, as DICOM has it; file: the one of each file",
+        "CENTER:WIDTH",
+        type=str,
+    ),
     "icc": option("colour profiles: keep, or convert to srgb (%(default)s)", "HOW"),
     "damaged": option(
         "JPEGs that lack data: reject, or keep with gray rows (%(default)s)", "HOW"

@@ -1,89 +1,27 @@
-"""The values of an image, and how they become those of a set: 16 bits to 8, transparency over white, bands and types.
+"""How the values of an image become those of a set: 16 bits to 8, transparency over white, bands and types.
 
 The conversion is the same for files, bytes, Pillow's images and shards that are read in place.
 """
-
-from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from PIL import Image
 
 from gpuload.errors import DecodeError
+from gpuload.formats.raster import (
+    EIGHT_BITS,
+    NARROW,
+    SIXTEEN_BITS,
+    TO_8_BITS,
+    TO_FLOAT32,
+    Conversion,
+    Raster,
+)
+from gpuload.formats.scaling import picked_and_scaled
 from gpuload.types import Array
 
-Alpha = Literal["ask", "white", "drop"]
-Icc = Literal["keep", "srgb"]
-
-# Remarks: counts of images by a sentence for the user.
-TO_8_BITS = "16 bits → 8: {}; --mode I;16, or --mode uint16x3 --encode raw for colours, keeps all 16"
-NARROW = "16 bits → 8: {} of them use no value above {}, and come out dark: give --depth {} if that is their white"
-PAGES = "pages or frames after the first are not packed: {} have some, and --page packs another one"
-BANDS = "bands dropped, as --alpha asks: of {}"
-
-_EIGHT_BITS = 255
-_SIXTEEN_BITS = 65_535
+_BY_SCALE = "--scale LOW:HIGH says which values are black and white"
 _NARROW_DEPTHS = (10, 12, 14)
 _EXACT_FLOATS = 1 << 24  # up to here float32 holds every whole number
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """What every image becomes.
-
-    channels, dtype, mode: as of `fields.images.Pixels`.
-    page: of a file with several; None: the first that is no thumbnail.
-    depth: the number of bits that values of 16 bits use, where they become 8 bits; None: all that their file states.
-    alpha: what becomes of transparency that the mode has no channel for: "white" lays the image over white, "drop"
-        takes the colours as they are. "ask" is "white", but for TIFFs with further bands, which are refused since
-        these need not be transparency.
-    icc: "srgb" converts images with another colour profile to sRGB.
-    codecs: whether tifffile and imagecodecs may be used, if they are installed.
-    """
-
-    channels: int = 3
-    dtype: str = "uint8"
-    mode: str = "RGB"
-    page: int | None = None
-    depth: int | None = None
-    alpha: Alpha = "ask"
-    icc: Icc = "keep"
-    codecs: bool = True
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the result is RGB or gray of 8 bits, which is what files are mostly meant for."""
-        return self.dtype == "uint8" and self.channels in (1, 3)
-
-    @property
-    def is_levels(self) -> bool:
-        """Whether values are levels of 8 bits, to which those of fewer bits are stretched."""
-        return self.dtype == "uint8"
-
-    @property
-    def needs_every_bit(self) -> bool:
-        """Whether 8 bits of a value are not enough."""
-        return self.dtype != "uint8" or self.depth is not None
-
-
-@dataclass(frozen=True)
-class Raster:
-    """A decoded image, upright: either `image` or `values`.
-
-    image: Pillow's, of 8 bits or fewer for each value. values: (height, width, bands), as stored.
-    peak: the value of white; 0 where the file does not state it. has_alpha: whether the last band is transparency.
-    deep: whether `image` had 16 bits, of which 8 are left.
-    profile: the ICC profile, or b"". turned: the Exif orientation by which it was turned. remarks: see above.
-    """
-
-    image: Image.Image | None = None
-    values: Array | None = None
-    peak: int = 0
-    has_alpha: bool = False
-    deep: bool = False
-    profile: bytes = b""
-    turned: int = 1
-    remarks: dict[str, int] = field(default_factory=dict)
 
 
 def converted(raster: Raster, conversion: Conversion) -> Image.Image | Array:
@@ -95,6 +33,10 @@ def converted(raster: Raster, conversion: Conversion) -> Image.Image | Array:
     Raises:
         DecodeError: the conversion is not defined, or would lose what the set keeps.
     """
+    if conversion.changes_values:
+        given = raster
+        raster = picked_and_scaled(given, conversion)
+        given.remarks.update(raster.remarks)
     if raster.image is None:
         return _of_values(raster, conversion)
     if conversion.is_plain:
@@ -120,7 +62,7 @@ def converted(raster: Raster, conversion: Conversion) -> Image.Image | Array:
     has_key = raster.image.mode in ("L", "RGB") and raster.image.has_transparency_data
     fits = bands.shape[2] == conversion.channels and not has_key
     if conversion.dtype in ("float32", "uint8") and is_whole and fits:
-        return _as_stored(bands, conversion)
+        return _as_stored(bands, conversion, raster.remarks)
     raise DecodeError(
         f"is of mode {raster.image.mode}, which is not converted to {conversion.mode}"
     )
@@ -130,15 +72,17 @@ def _of_values(raster: Raster, conversion: Conversion) -> Image.Image | Array:
     values = raster.values
     assert values is not None
     if not conversion.is_plain:
-        return _as_stored(values, conversion)
+        return _as_stored(values, conversion, raster.remarks)
     levels = _levels(raster, conversion)
+    if raster.is_inverted:
+        levels = EIGHT_BITS - levels
     bands = levels.shape[2]
     if raster.has_alpha and bands in (2, 4):
         levels = _flat(levels, conversion)
         bands -= 1
     if bands not in (1, 3):
         raise DecodeError(
-            f"has {bands} bands, which are not converted to {conversion.mode}"
+            f"has {bands} bands, which are not converted to {conversion.mode}; --bands picks some, counted from 1"
         )
     image = Image.fromarray(levels.squeeze(2) if bands == 1 else levels)
     return (
@@ -161,8 +105,10 @@ def _levels(raster: Raster, conversion: Conversion) -> Array:
     if values.dtype.kind == "f":
         return _levels_of_floats(values)
     if not raster.peak:
+        own = ", and --window file takes the window that it states"
         raise DecodeError(
-            f"its pixels are {values.dtype.itemsize * 8}-bit integers of unknown range; convert it to 8 or 16 bits"
+            f"its pixels are {values.dtype.itemsize * 8}-bit integers of unknown range; {_BY_SCALE}"
+            f"{own if raster.window else ''}"
         )
     peak = raster.peak
     if conversion.depth is not None:
@@ -172,9 +118,9 @@ def _levels(raster: Raster, conversion: Conversion) -> Array:
         raise DecodeError(
             f"holds the value {largest}, above {peak}, the largest of --depth {conversion.depth}"
         )
-    _remark_on_depth(raster, largest if peak == _SIXTEEN_BITS else _SIXTEEN_BITS)
+    _remark_on_depth(raster, largest if peak == SIXTEEN_BITS else SIXTEEN_BITS)
     scaled: Array = (
-        (values.astype(np.uint32) * _EIGHT_BITS + peak // 2) // peak
+        (values.astype(np.uint32) * EIGHT_BITS + peak // 2) // peak
     ).astype(np.uint8)
     return scaled
 
@@ -196,9 +142,9 @@ def _largest_level(image: Image.Image) -> int:
 def _levels_of_floats(values: Array) -> Array:
     if not (float(values.min(initial=0)) >= 0 and float(values.max(initial=0)) <= 1):
         raise DecodeError(
-            "its pixels are floating-point numbers of unknown range; convert it to 8 or 16 bits"
+            f"its pixels are floating-point numbers of unknown range; {_BY_SCALE}"
         )
-    scaled: Array = np.round(values.astype(np.float64) * _EIGHT_BITS).astype(np.uint8)
+    scaled: Array = np.round(values.astype(np.float64) * EIGHT_BITS).astype(np.uint8)
     return scaled
 
 
@@ -212,8 +158,10 @@ def _flat(levels: Array, conversion: Conversion) -> Array:
     return laid
 
 
-def _as_stored(values: Array, conversion: Conversion) -> Image.Image | Array:
-    """The same numbers in the type of the set.
+def _as_stored(
+    values: Array, conversion: Conversion, remarks: dict[str, int]
+) -> Image.Image | Array:
+    """The same numbers in the type of the set. remarks: get one, where floats are rounded.
 
     Raises:
         DecodeError: the set has another number of channels, or its type does not hold a value.
@@ -222,9 +170,13 @@ def _as_stored(values: Array, conversion: Conversion) -> Image.Image | Array:
     if bands != conversion.channels:
         plural = "band" if bands == 1 else "bands"
         raise DecodeError(
-            f"has {bands} {plural} of {values.dtype}, which are not converted to {conversion.mode}"
+            f"has {bands} {plural} of {values.dtype}, which are not converted to {conversion.mode}; "
+            "--bands picks some, counted from 1"
         )
-    if not np.can_cast(values.dtype, conversion.dtype, "safe"):
+    if values.dtype.kind == "f" and conversion.dtype == "float32":
+        if values.dtype.itemsize > 4:
+            remarks[TO_FLOAT32] = 1
+    elif not np.can_cast(values.dtype, conversion.dtype, "safe"):
         _refuse_loss(values, conversion)
     stored = np.ascontiguousarray(values, np.dtype(conversion.dtype))
     if conversion.mode in ("I;16", "F"):
@@ -245,7 +197,7 @@ def _refuse_loss(values: Array, conversion: Conversion) -> None:
             and high <= _EXACT_FLOATS
         ):
             return
-        if conversion.dtype == "uint16" and low >= 0 and high <= _SIXTEEN_BITS:
+        if conversion.dtype == "uint16" and low >= 0 and high <= SIXTEEN_BITS:
             return
     raise DecodeError(
         f"its values of {values.dtype}, {low} to {high}, are not converted to {conversion.mode}, which does not hold "
@@ -257,7 +209,7 @@ def _plain(image: Image.Image, conversion: Conversion) -> Image.Image:
     """Mode "RGB" or "L", of an image of 8 bits or fewer."""
     if image.mode in ("I", "F"):
         raise DecodeError(
-            f"its pixels are of mode {image.mode}, of unknown range; convert it to 8 or 16 bits"
+            f"its pixels are of mode {image.mode}, of unknown range; {_BY_SCALE}"
         )
     mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
     if image.has_transparency_data:
@@ -286,7 +238,7 @@ def as_levels(array: Array, peak: float = 1.0) -> Array:
         and float(array.min()) >= 0
         and float(array.max()) <= peak
     ):
-        array = np.round(array.astype(np.float64) * (_EIGHT_BITS / peak)).astype(
+        array = np.round(array.astype(np.float64) * (EIGHT_BITS / peak)).astype(
             np.uint8
         )
     return array

@@ -8,8 +8,8 @@ import numpy as np
 from PIL import Image
 
 from gpuload.errors import DecodeError
-from gpuload.formats.conversion import Conversion, Raster
-from gpuload.formats.opened import SIXTEEN_BITS, as_numbers
+from gpuload.formats.opened import as_numbers
+from gpuload.formats.raster import SIXTEEN_BITS, Conversion, Raster
 from gpuload.headers import png
 from gpuload.types import Array
 

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload.errors import DecodeError
-from gpuload.formats.conversion import Conversion, Raster
 from gpuload.formats.files import open_file
+from gpuload.formats.raster import Conversion, Raster
 from gpuload.headers import npy
 from gpuload.types import Array
 

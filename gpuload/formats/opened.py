@@ -1,20 +1,16 @@
-"""An image file whose header was read, and what Pillow's images hold."""
+"""What Pillow's images hold, and what those that are loaded no longer tell of their files."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from gpuload.errors import DecodeError
-from gpuload.formats import codecs
-from gpuload.formats.conversion import Conversion, Raster
+from gpuload.formats.raster import SIXTEEN_BITS, Conversion, Raster
 from gpuload.headers.jpeg import ORIENTATION
 from gpuload.headers.tiff import IS_INKS, PLANES, SIGNED, UNSIGNED, WHITE_IS_ZERO
-from gpuload.types import Array, WidthHeight
 
-SIXTEEN_BITS = 65_535  # the largest value
 _EIGHT_BITS = 255
 _LOSSY = ("JPEG", "MPO", "JPEG2000", "WEBP", "AVIF")
 _STEPS = {2: 85, 4: 17}  # of the levels to which Pillow stretches gray of so many bits
@@ -34,22 +30,6 @@ _UNCOMPRESSED = 1
 
 # Exif orientations that turn an image.
 TURNS = range(2, 9)
-
-
-@dataclass
-class OpenedFile:
-    """A file whose header was read. name: of its format. size: (width, height) as stored, before it is turned.
-
-    image: Pillow's, not loaded; None where another library decodes it. exact: whether Pillow's pixels are what the file
-    says, so that the file may be kept. load: decodes it, upright.
-    """
-
-    name: str
-    size: WidthHeight
-    image: Image.Image | None
-    load: Callable[[], Raster]
-    exact: bool = True
-    remarks: dict[str, int] = field(default_factory=dict)
 
 
 def raster_of_image(image: Image.Image) -> Raster:
@@ -229,22 +209,3 @@ def with_transparent_level(raster: Raster, level: object) -> Raster:
     return replace(
         raster, values=np.concatenate([gray, opaque], axis=2), has_alpha=True
     )
-
-
-def by_codec(
-    name: str,
-    kind: str,
-    conversion: Conversion,
-    size: WidthHeight,
-    peak: int,
-    decode: Callable[[], Array],
-    has_alpha: bool = False,
-    profile: bytes = b"",
-) -> OpenedFile:
-    """A file that imagecodecs decodes. Raises DecodeError if it is not installed. kind: in messages."""
-    codecs.require(f"is {kind}", conversion)
-
-    def load() -> Raster:
-        return Raster(values=decode(), peak=peak, has_alpha=has_alpha, profile=profile)
-
-    return OpenedFile(name, size, None, load, exact=False)

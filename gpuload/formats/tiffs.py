@@ -12,14 +12,11 @@ import numpy as np
 from PIL import Image
 
 from gpuload.errors import DecodeError
-from gpuload.formats import codecs, corrections
-from gpuload.formats.conversion import BANDS, PAGES, Conversion, Raster
-from gpuload.formats.opened import (
-    OpenedFile,
-    as_numbers,
-    is_swapped,
-    raster_of_image,
-)
+from gpuload.formats import corrections, tiff_values
+from gpuload.formats.codec import Codec, OpenedFile, fault, require
+from gpuload.formats.opened import as_numbers, is_swapped, raster_of_image
+from gpuload.formats.raster import BANDS, PAGES, Conversion, Raster
+from gpuload.headers import tiff
 from gpuload.headers.tiff import (
     BLACK_IS_ZERO,
     FLOAT,
@@ -41,6 +38,31 @@ _COMPRESSIONS = frozenset(
 _OPAQUE = {8: 255, 16: 65_535}  # by bits, where Pillow or tifffile gives them all
 
 
+_PACKAGES = ("tifffile", "imagecodecs")
+
+
+class TiffCodec(Codec):
+    """The first page that is no thumbnail; channels that are pages of their own, if the set has as many."""
+
+    title = "a TIFF"
+    suffixes = (".tif", ".tiff")
+    needs = _PACKAGES
+    reads_with = (
+        "Pillow; many bands, planes of 16 bits, 12 bits and rare compressions tifffile"
+    )
+    pillow = (
+        "reads planar 16 bits as noise, 12 bits as 16, signed 8 bits as unsigned, inverts 16 bits whose white is zero, "
+        "and refuses most files of several bands"
+    )
+
+    @classmethod
+    def recognise(cls, data: bytes) -> bool:
+        return data.startswith(tiff.STARTS) and bool(tiff.read_pages(data))
+
+    def open(self, data: bytes, conversion: Conversion) -> OpenedFile:
+        return open_tiff(data, tiff.read_pages(data), conversion)
+
+
 def open_tiff(
     data: bytes, pages: Sequence[TiffPage], conversion: Conversion
 ) -> OpenedFile:
@@ -51,6 +73,10 @@ def open_tiff(
     """
     _refuse_raw(data, pages)
     page = _chosen(pages, conversion)
+    if page is pages[0] and len(pages) > 1:
+        opened = _by_channels(data, page, conversion)
+        if opened is not None:
+            return opened
     bands = _Bands(page, conversion)
     is_for_pillow = _pillow_reads(page, conversion, bands)
     opened = (
@@ -63,16 +89,11 @@ def open_tiff(
         for other in pages
         if other.number is not None and not other.reduced and not other.is_mask
     ]
+    opened.pages = None  # `_chosen` has looked
     if conversion.page is None and len(full) > 1:
         opened.remarks[PAGES] = 1
     read = opened.load
-
-    def load() -> Raster:
-        raster = bands.picked(read())
-        raster.remarks.update(opened.remarks)
-        return raster
-
-    opened.load = load
+    opened.load = lambda: bands.picked(read())
     opened.exact = opened.exact and not bands.are_extra and page is pages[0]
     return opened
 
@@ -125,7 +146,7 @@ class _Bands:
             if page.photometric in _NUMBERS
             else page.samples - len(page.extra)
         )
-        self.all = page.samples == conversion.channels
+        self.all = page.samples == conversion.channels or conversion.bands is not None
         self.are_extra = page.samples > self.colors and not self.all
 
     @property
@@ -180,7 +201,7 @@ class _Bands:
         return (
             f"is a TIFF of {page.in_words}, of which {self.colors} {'is gray' if self.colors == 1 else 'are colours'}; "
             f"the others may be transparency, or data such as near infrared: --mode {mode}{raw} keeps all, --alpha "
-            f"drop leaves them out{white}"
+            f"drop leaves them out{white}, and --bands 3,2,1 picks some, counted from 1"
         )
 
 
@@ -205,6 +226,8 @@ def _pillow_reads(page: TiffPage, conversion: Conversion, bands: _Bands) -> bool
     if page.photometric not in _NUMBERS:
         return page.bits <= 8 and page.form == UNSIGNED
     extra = page.samples - page.colors
+    if conversion.bands is not None and extra > 0:
+        return False
     if page.samples == 1:
         if page.big_endian and is_swapped(page.bits, page.form, page.compression):
             return False
@@ -247,8 +270,9 @@ def _by_pillow(data: bytes, page: TiffPage, conversion: Conversion) -> OpenedFil
             return replace(raster, deep=page.bits == 16)
         return _gray(raster, page)
 
-    exact = page.bits == 8 or (page.bits == 16 and page.photometric == BLACK_IS_ZERO)
-    return OpenedFile("tiff", image.size, image, load, exact and page.form == UNSIGNED)
+    is_usual = page.bits == 8 or (page.bits == 16 and page.photometric == BLACK_IS_ZERO)
+    exact = is_usual and page.form == UNSIGNED
+    return OpenedFile("tiff", image.size, load, image, exact)
 
 
 def _gray(raster: Raster, page: TiffPage) -> Raster:
@@ -271,19 +295,46 @@ def _gray(raster: Raster, page: TiffPage) -> Raster:
     return replace(raster, values=values, peak=peak)
 
 
+def _by_channels(
+    data: bytes, page: TiffPage, conversion: Conversion
+) -> OpenedFile | None:
+    """An image whose channels are pages, with all of them as bands, if that is asked for; else None."""
+    is_asked = conversion.bands is not None or (
+        conversion.channels > 1 and not conversion.is_plain
+    )
+    is_single = page.samples == 1 and conversion.page is None
+    if not is_asked or not is_single or not conversion.codecs or fault(*_PACKAGES):
+        return None
+    channels = tiff_values.count_channels(data)
+    is_fitting = conversion.bands is not None or channels == conversion.channels
+    if not channels or not is_fitting:
+        return None
+    peak = _peak(page)
+
+    def load() -> Raster:
+        return Raster(values=tiff_values.decode_channels(data), peak=peak)
+
+    return OpenedFile("tiff", (page.width, page.height), load)
+
+
+def _peak(page: TiffPage) -> int:
+    """The value of white; 0 where it is not known."""
+    return (1 << page.bits) - 1 if page.form == UNSIGNED and page.bits <= 16 else 0
+
+
 def _by_tifffile(data: bytes, page: TiffPage, conversion: Conversion) -> OpenedFile:
     kind = f"is a {'planar ' if page.planar else ''}TIFF of {page.in_words}"
     if page.photometric not in _NUMBERS:
         raise DecodeError(
             f"{kind} in a colour space that is not read; convert it to RGB or gray"
         )
-    codecs.require(kind, conversion, "tifffile", "imagecodecs")
+    require(kind, conversion, *_PACKAGES)
     size = page.width, page.height
-    turn, profile = codecs.read_tags(data, page.number)
+    turn, profile = tiff_values.read_tags(data, page.number)
 
     def load() -> Raster:
-        values = codecs.decode_tiff(data, page.number, size)
-        peak = (1 << page.bits) - 1 if page.form == UNSIGNED and page.bits <= 16 else 0
+        values = tiff_values.decode_page(data, page.number, size)
+        peak = _peak(page)
         if page.photometric == WHITE_IS_ZERO and peak:
             values = (peak - values.astype(np.int64)).astype(values.dtype)
         return Raster(
@@ -293,4 +344,4 @@ def _by_tifffile(data: bytes, page: TiffPage, conversion: Conversion) -> OpenedF
             turned=turn,
         )
 
-    return OpenedFile("tiff", size, None, load, exact=False)
+    return OpenedFile("tiff", size, load)

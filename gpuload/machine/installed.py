@@ -24,6 +24,9 @@ _PACKAGES = {
     "bench": ("matplotlib",),
     "report": ("jinja2",),
     "codecs": ("imagecodecs", "tifffile"),
+    "dicom": ("pydicom",),
+    "exr": ("OpenEXR",),
+    "fits": ("astropy",),
 }
 _EXTRAS = {
     package: extra for extra, packages in _PACKAGES.items() for package in packages

@@ -9,7 +9,6 @@ inverse DCT and the colour conversion: 1,165 images/s per core, against 870 for 
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,6 +25,7 @@ from gpuload.fields.motion import Placement, place
 from gpuload.fields.numbers import npy_header
 from gpuload.formats import (
     OpenedFile,
+    Raster,
     as_levels,
     converted,
     in_color_space,
@@ -35,7 +35,6 @@ from gpuload.formats import (
 from gpuload.formats.modes import as_stored_array
 from gpuload.headers import jpeg, npy, png
 from gpuload.headers.jpeg import ORIENTATION
-from gpuload.machine.installed import fault_of
 from gpuload.packing.options import Encoding
 from gpuload.packing.points import find_points, with_points
 from gpuload.pictures import MAX_PIXELS, reason_of
@@ -54,11 +53,6 @@ PNG_WITHOUT_POINTS = (
 _MAX_SIDE = 65_500  # libjpeg's limit
 _REDUCED = 8  # the factor of the smallest size at which libjpeg decodes
 _MEMORY = Path("/dev/shm")
-_HEIF = (
-    b"he",
-    b"mi",
-    b"ms",
-)  # what the brands of HEIF begin with; those of AVIF are others
 _ICONS = (b"\0\0\1\0", b"\0\0\2\0", b"icns")
 
 # In libjpeg's warnings: rows were lost, or are not those of the image.
@@ -127,6 +121,8 @@ def prepare_image(
         if isinstance(data, bytes) and data.startswith(npy.START):
             data = npy.read_array(data)
         if isinstance(data, np.ndarray):
+            if encoding.conversion.changes_values:
+                return _store_changed(data, measured, encoding)
             data = as_levels(data) if encoding.mode == "RGB" else data
             return _store_array(data, measured, encoding)
         stored = _check(data, measured, encoding)
@@ -179,6 +175,9 @@ def store_picture(
         png="keep" if is_raw(field) else encoding.png,
         check="full",
         depth=None,
+        bands=None,
+        scale=None,
+        window=None,
     )
     if isinstance(values, np.ndarray) and pixels.channels == 1:
         values = values.reshape(values.shape[:2])
@@ -226,6 +225,7 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
     simple = (
         simple
         and not encoding.page
+        and not encoding.conversion.changes_values
         and (encoding.icc == "keep" or _PROFILE_MARK not in data)
     )
     if by_header or (encoding.encode == "keep" and simple):
@@ -251,6 +251,8 @@ def _check_by_kernels(data: bytes, encoding: Encoding) -> StoredImage | None:
     All of it is read by the rules of libpng, so that Pillow need not decode it as a check.
     """
     if encoding.mode != "RGB" or encoding.icc != "keep" or encoding.page:
+        return None
+    if encoding.conversion.changes_values:
         return None
     stored = _check_header(data, encoding)
     if stored is None or stored.member != "png":
@@ -286,8 +288,10 @@ def _check_with_pillow(data: bytes, measured: bool, encoding: Encoding) -> Store
         kind = "jpeg-damaged"
         remarks[DAMAGED] = 1
     # Images of other modes than RGB are kept only if that is asked for.
-    elif opened.image is not None and (
-        encoding.encode == "keep" or encoding.mode == "RGB"
+    elif (
+        opened.image is not None
+        and not encoding.conversion.changes_values
+        and (encoding.encode == "keep" or encoding.mode == "RGB")
     ):
         member, oddity = _kept_member(data, opened, encoding)
         if (
@@ -313,10 +317,6 @@ def _opened(data: bytes, encoding: Encoding) -> OpenedFile:
     Image.MAX_IMAGE_PIXELS = (
         limit if data.startswith(_ICONS) or data[8:12] == b"WEBP" else None
     )
-    if data[4:8] == b"ftyp" and data[8:10] in _HEIF:
-        if (fault := fault_of("pillow_heif")) is not None:
-            raise DecodeError(f"is HEIC, and {fault.reason}: {fault.remedy}")
-        import_module("pillow_heif").register_heif_opener()
     opened = open_file(data, encoding.conversion)
     _refuse_size(*opened.size, encoding)
     Image.MAX_IMAGE_PIXELS = limit
@@ -425,6 +425,21 @@ def _store_array(
         return _store_raw(_resample(found, placement), "array", measured, placement)
     image = Image.fromarray(found.squeeze(2) if pixels.channels == 1 else found)
     return _encode(image, "array", measured, encoding)
+
+
+def _store_changed(
+    array: npt.NDArray[np.generic], measured: bool, encoding: Encoding
+) -> StoredImage:
+    """An array whose bands are chosen, or values scaled, as those of a file are."""
+    if array.ndim not in (2, 3) or not array.size or array.dtype.kind not in "uif":
+        raise DecodeError(
+            f"is an array {array.shape} of {array.dtype}; expected numbers (height, width) or (height, width, bands)"
+        )
+    _refuse_size(array.shape[1], array.shape[0], encoding)
+    raster = Raster(values=array)
+    image = converted(raster, encoding.conversion)
+    stored = _encode(image, "array", measured, encoding)
+    return replace(stored, remarks={**stored.remarks, **raster.remarks})
 
 
 def _resample(array: Array, placement: Placement) -> Array:

@@ -40,6 +40,8 @@ from gpuload.types import WidthHeight
 # Encodings that may be kept byte for byte, by the extension of their member. JPEGs and PNGs always are, where plain.
 ENCODINGS = {"jpeg": "jpg", "png": "png", "webp": "webp", "avif": "avif", "tiff": "tif"}
 
+_LARGEST_VALUE = 1e30  # of a file that --scale can name
+
 
 def _as_size(value: Any) -> WidthHeight:
     """One number is the side of a square."""
@@ -67,6 +69,36 @@ def _as_share(value: Any) -> float:
 def _as_encodings(value: Any) -> tuple[str, ...]:
     items = value.split(",") if isinstance(value, str) else as_items(value)
     return tuple(choice(*ENCODINGS).read(as_text(item).strip()) for item in items)
+
+
+def _as_bands(value: Any) -> tuple[int, ...]:
+    items = value.split(",") if isinstance(value, str) else as_items(value)
+    return tuple(
+        COUNT.read(int(item) if isinstance(item, str) else item) for item in items
+    )
+
+
+def _as_scale(value: Any) -> tuple[float, float]:
+    low, high = _two_numbers(value)
+    if not -_LARGEST_VALUE <= low < high <= _LARGEST_VALUE:
+        raise ValueError
+    return low, high
+
+
+def _as_window(value: Any) -> tuple[float, float] | Literal["file"]:
+    if value == "file":
+        return "file"
+    center, width = _two_numbers(value)
+    if not (abs(center) <= _LARGEST_VALUE and 2 <= width <= _LARGEST_VALUE):
+        raise ValueError
+    return center, width
+
+
+def _two_numbers(value: Any) -> tuple[float, float]:
+    if isinstance(value, str):
+        value = [float(part) for part in value.split(":")]
+    first, second = map(as_number, as_items(value))
+    return first, second
 
 
 def _as_splits(value: Any) -> tuple[tuple[str, float], ...]:
@@ -142,6 +174,11 @@ _SPLITS = optional(
     )
 )
 _BYTES = optional(Rule("a positive number of bytes, such as 1GB", _as_bytes))
+_BANDS = optional(Rule("numbers of bands, counted from 1, such as 4,3,2", _as_bands))
+_SCALE = optional(Rule("two numbers, the lower first, such as 0:4095", _as_scale))
+_WINDOW = optional(
+    Rule("a center and a width of 2 or more, such as 40:400, or file", _as_window)
+)
 _VAL = fitting(
     "a share of the images, from 0 to below 1, such as 0.1 or 10%",
     _as_share,
@@ -179,6 +216,10 @@ class Encoding:
     depth: how many bits of 16 hold values, where they become 8: 12 for values up to 4,095, which are then white.
     alpha: what becomes of transparency without a channel for it: "white" lays the image over white, "drop" takes the
         colours alone. "ask" is "white", but refuses TIFFs whose further bands may be something else.
+    bands: which bands of a file become the channels, counted from 1 and in this order, such as (4, 3, 2); None: all, or
+        its colours.
+    scale: the values (low, high) that become the smallest and the largest of the mode, those between in proportion.
+    window: (center, width), as DICOM has it, instead of `scale`; "file" takes the window that each file states.
     icc: "keep" stores a colour profile with re-encoded images, "srgb" converts the image to sRGB.
     damaged: what becomes of JPEGs that lack data, of which libjpeg warns: "reject", or "keep" with gray or false rows.
     masks: what the numbers of masks are where a file has two readings: "stored" takes indices and small numbers as they
@@ -209,6 +250,9 @@ class Encoding:
         int | None, optional(whole(9, 16, "a number of bits, 9 to 16"))
     ] = None
     alpha: Literal["ask", "white", "drop"] = "ask"
+    bands: Annotated[tuple[int, ...] | None, _BANDS] = None
+    scale: Annotated[tuple[float, float] | None, _SCALE] = None
+    window: Annotated[tuple[float, float] | Literal["file"] | None, _WINDOW] = None
     icc: Literal["keep", "srgb"] = "keep"
     damaged: Literal["reject", "keep"] = "reject"
     masks: Literal["ask", "stored", "levels"] = "ask"
@@ -254,6 +298,28 @@ class Encoding:
             f"--depth is for --mode RGB and L; {self.mode} keeps all bits",
         )
         yield self.keep and not keeps, "--keep needs --encode keep"
+        yield from self._contradictions_of_values()
+
+    def _contradictions_of_values(self) -> Iterator[tuple[object, str]]:
+        """Of the options that choose and scale values."""
+        by_scale = self.scale is not None
+        by_window = self.window is not None
+        changes = self.conversion.changes_values
+        yield by_scale and by_window, "--scale and --window exclude each other"
+        scales = by_scale or by_window
+        yield scales and self.depth, "--depth is a scale: leave it or --scale out"
+        yield (
+            changes and self.check == "header",
+            "--bands, --scale and --window need --check full, which decodes images",
+        )
+        yield changes and self.keep, "--keep keeps values: leave it or --bands out"
+        channels = self.pixels.channels
+        count = len(self.bands or ())
+        is_gray = self.pixels == RGB and count == 1
+        yield (
+            count and count != channels and not is_gray,
+            f"--bands names {count}, and --mode {self.mode} has {channels} channels",
+        )
 
     @property
     def pixels(self) -> Pixels:
@@ -272,6 +338,9 @@ class Encoding:
             self.depth,
             self.alpha,
             self.icc,
+            bands=self.bands,
+            scale=self.scale,
+            window=self.window,
         )
 
     @property

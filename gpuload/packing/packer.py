@@ -176,7 +176,7 @@ def pack(
     out, options = _whole_set(out, options)
     source = source.with_options(
         own_splits=own_splits and source.options.own_splits,
-        as_stored=options.mode != "RGB",
+        as_stored=options.mode != "RGB" or options.conversion.changes_values,
         conversion=options.conversion,
     )
     check_packages(options)

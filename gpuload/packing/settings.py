@@ -30,6 +30,9 @@ class PackSettings(TypedDict, total=False):
     page: int | None
     depth: int | None
     alpha: Literal["ask", "white", "drop"]
+    bands: Iterable[int] | str | None
+    scale: Iterable[float] | str | None
+    window: Iterable[float] | str | None
     icc: Literal["keep", "srgb"]
     damaged: Literal["reject", "keep"]
     masks: Literal["ask", "stored", "levels"]

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from gpuload.counted import counted
 from gpuload.errors import DecodeError, GpuloadError, SourceError, some_of
 from gpuload.fields.kind import is_number
+from gpuload.formats import image_extensions
 from gpuload.sources.files import (
-    IMAGE_EXTENSIONS,
     Files,
     Findings,
     Ref,
@@ -48,7 +48,7 @@ def by_stem(
     """The files of each path without extension: an image as "image", others by their extension, one of these. tops: the
     folders at the first level that are looked at; none: all."""
     stems: dict[str, dict[str, Ref]] = {}
-    for file in files.walk({*IMAGE_EXTENSIONS, *extensions}, findings):
+    for file in files.walk({*image_extensions(), *extensions}, findings):
         if tops and file.name.partition("/")[0] not in tops:
             continue
         extension = extension_of(file.name)
@@ -251,7 +251,7 @@ class NamedFiles:
             if (
                 file is None
                 and not complete
-                and extension_of(str(name)) not in IMAGE_EXTENSIONS
+                and extension_of(str(name)) not in image_extensions()
             ):
                 images = self._images_called(str(name))
                 if len(images) > 1:
@@ -284,7 +284,7 @@ class NamedFiles:
         return [
             file
             for file in self._files.names(folder)
-            if extension_of(file) in IMAGE_EXTENSIONS
+            if extension_of(file) in image_extensions()
         ]
 
     def beside(self, names: Iterable[str]) -> list[str]:
@@ -308,7 +308,7 @@ class NamedFiles:
         """A note about images in folders of which the text names none; [] if there are none."""
         folders = {posixpath.dirname(posixpath.normpath(name)) for name in names}
         counts = Counter[str]()
-        for image in self._files.walk(IMAGE_EXTENSIONS, Findings()):
+        for image in self._files.walk(image_extensions(), Findings()):
             folder = posixpath.dirname(image.name)
             if folder not in folders:
                 counts[folder] += 1

@@ -6,7 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Names, Scan, extension_of
+from gpuload.formats import image_extensions
+from gpuload.sources.files import Files, Names, Scan, extension_of
 
 
 class Archive(Files):
@@ -42,7 +43,7 @@ class Archive(Files):
         while True:
             folders, files = self._names.scan(top.rstrip("/"))
             if len(folders) != 1 or any(
-                extension_of(name) in IMAGE_EXTENSIONS for name in files
+                extension_of(name) in image_extensions() for name in files
             ):
                 return top
             top += f"{next(iter(folders))}/"

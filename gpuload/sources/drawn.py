@@ -15,10 +15,10 @@ from urllib.parse import unquote
 
 from gpuload.counted import counted
 from gpuload.errors import DecodeError, RemoteError, SourceError, some_of
-from gpuload.formats import Conversion, open_file
+from gpuload.formats import Conversion, image_extensions, open_file
 from gpuload.headers.jpeg import upright_size
 from gpuload.pictures import reason_of
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref
+from gpuload.sources.files import Files, Findings, Ref
 from gpuload.sources.listing import (
     DRAWN_ON,
     SPLIT,
@@ -310,7 +310,7 @@ class NamedImages:
     """The images of a container, found by what tools call them. refs: by name, in the order of their paths."""
 
     def __init__(self, files: Files, findings: Findings) -> None:
-        self.refs = {ref.name: ref for ref in files.walk(IMAGE_EXTENSIONS, findings)}
+        self.refs = {ref.name: ref for ref in files.walk(image_extensions(), findings)}
         self._by_stem: dict[str, list[str]] = {}
         for name in self.refs:
             self._by_stem.setdefault(_stem(name), []).append(name)
@@ -357,7 +357,7 @@ def _stem(name: str) -> str:
     """The name of an image without folders and extension."""
     file = name.rpartition("/")[2]
     stem, _, extension = file.rpartition(".")
-    return stem if extension.lower() in IMAGE_EXTENSIONS and stem else file
+    return stem if extension.lower() in image_extensions() and stem else file
 
 
 def _shared_end(one: str, other: str) -> int:

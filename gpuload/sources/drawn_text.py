@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuload.errors import SourceError
+from gpuload.formats import image_extensions
 from gpuload.sources.annotations import parse_xml, read_or_reject, text_in
 from gpuload.sources.drawn import FORM_ERRORS, Drawing, DrawnSource, add_classes, tell
-from gpuload.sources.files import IMAGE_EXTENSIONS, Findings, Ref, readable
+from gpuload.sources.files import Findings, Ref, readable
 from gpuload.sources.listing import split_called
 from gpuload.sources.shapes import Shape, box_of, ellipse, polygon, turned_box
 from gpuload.sources.survey import kind_of_file
@@ -98,7 +99,7 @@ class _LinesSource(DrawnSource):
     def drawings(self, findings: Findings) -> Iterator[Drawing]:
         if self.line.names:
             findings.classes["boxes"] = tuple(self.line.names)
-        images = self.files.walk(IMAGE_EXTENSIONS, Findings())
+        images = self.files.walk(image_extensions(), Findings())
         stems = {posixpath.basename(image.name).rpartition(".")[0] for image in images}
         for file in self.files.walk({"txt"}, Findings()):
             if posixpath.basename(file.name).removesuffix(".txt") not in stems:

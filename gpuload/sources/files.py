@@ -19,6 +19,7 @@ from typing import NamedTuple
 from gpuload.disk.manifest import ROOT_FILES
 from gpuload.errors import DecodeError, GpuloadError, SourceError
 from gpuload.fields.field import Field
+from gpuload.formats import image_extensions
 from gpuload.machine.untrusted import open_regular
 from gpuload.sources.listing import Rejection, split_called
 from gpuload.store.url import URL
@@ -29,19 +30,13 @@ ELSEWHERE = "Download what is there, or mount it"
 
 
 # fmt: off
-IMAGE_EXTENSIONS = frozenset((
-    "avif", "avifs", "bmp", "dib", "gif", "heic", "heif", "hif", "icns", "ico", "j2c", "j2k", "jfif", "jp2", "jpc",
-    "jpe", "jpeg", "jpf", "jpg", "jpx", "mpo", "pbm", "pcx", "pgm", "png", "pnm", "ppm", "psd", "qoi", "sgi", "tga",
-    "tif", "tiff", "webp",
-))
 # Other images by their extensions: what they are, and how they can be packed.
 _DEVELOP = "camera raw, which is not read: develop them to TIFF, PNG or JPEG"
 _CONVERT = "which is not read: convert them to TIFF or PNG, or pass arrays to gpuload.pack() from a program"
 _TO_CONVERT = {
-    "exr": "OpenEXR", "hdr": "Radiance", "pfm": "PFM", "fits": "FITS", "fit": "FITS", "fts": "FITS", "dcm": "DICOM",
-    "dicom": "DICOM", "nii": "NIfTI", "mha": "MetaImage", "nrrd": "NRRD", "jxl": "JPEG XL", "jxr": "JPEG XR",
-    "jph": "HTJ2K", "jhc": "HTJ2K", "jls": "JPEG-LS", "bpg": "BPG", "dds": "DDS", "svs": "a slide of a scanner",
-    "ndpi": "a slide of a scanner", "mrxs": "a slide of a scanner", "czi": "a slide of a scanner", "svg": "SVG",
+    "hdr": "Radiance", "pfm": "PFM", "nii": "NIfTI", "mha": "MetaImage", "nrrd": "NRRD", "jxr": "JPEG XR",
+    "jls": "JPEG-LS", "bpg": "BPG", "dds": "DDS", "svs": "a slide of a scanner", "ndpi": "a slide of a scanner",
+    "mrxs": "a slide of a scanner", "czi": "a slide of a scanner", "svg": "SVG",
 }
 _CAMERA_RAW = ("dng", "nef", "cr2", "cr3", "arw", "raf", "orf", "rw2", "pef", "srw", "x3f", "nrw", "raw")
 _OTHER_IMAGES = {
@@ -464,7 +459,9 @@ def lone_folder(files: Files) -> str:
     if not isinstance(files, Folder) or files.around.count("/") >= _MOST_AROUND:
         return ""
     folders = files.folders()
-    holds_images = any(extension_of(name) in IMAGE_EXTENSIONS for name in files.names())
+    holds_images = any(
+        extension_of(name) in image_extensions() for name in files.names()
+    )
     return (
         ""
         if len(folders) != 1 or split_called(folders[0]) or holds_images

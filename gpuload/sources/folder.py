@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
+from gpuload.formats import image_extensions
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import (
     are_boxes,
@@ -16,7 +17,6 @@ from gpuload.sources.annotations import (
     text_in,
 )
 from gpuload.sources.files import (
-    IMAGE_EXTENSIONS,
     Files,
     Findings,
     OneFile,
@@ -95,7 +95,8 @@ class FolderSource(FilesSource):
         ] = {}  # the folders of images, from the split ("" without) on
         companions = _Companions()
         for image in self.files.walk(
-            IMAGE_EXTENSIONS | ({"npy"} if self.options.as_stored else set()), findings
+            image_extensions() | ({"npy"} if self.options.as_stored else set()),
+            findings,
         ):
             companions.add(image.name)
             folders = tuple(image.name.split("/")[:-1])
@@ -212,7 +213,7 @@ class UnlabeledSource(FilesSource):
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         findings.strict = True
-        for image in self.files.walk(IMAGE_EXTENSIONS, findings):
+        for image in self.files.walk(image_extensions(), findings):
             yield {"image": image}
 
 

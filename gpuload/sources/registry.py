@@ -14,12 +14,12 @@ from typing import Any
 
 from gpuload.checks import check_option, choice
 from gpuload.errors import ArgumentError, MissingPackageError, SourceError, some_of
+from gpuload.formats import image_extensions
 from gpuload.machine.plugins import Plugin, plugins
 from gpuload.sources.archives import open_archive
 from gpuload.sources.files import (
     ARCHIVES,
     ELSEWHERE,
-    IMAGE_EXTENSIONS,
     Files,
     Folder,
     OneFile,
@@ -498,7 +498,7 @@ def _ways_to_use(files: Files, sheet: AnnotationFile) -> list[str]:
     labels = f"--labels {files}/{sheet.name} to use it"
     place = posixpath.dirname(sheet.name)
     holds_images = any(
-        extension_of(name) in IMAGE_EXTENSIONS for name in files.names(place)
+        extension_of(name) in image_extensions() for name in files.names(place)
     )
     if not holds_images and place != lone_folder(files):
         place = ""

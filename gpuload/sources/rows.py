@@ -333,6 +333,8 @@ class _Reader:
         conversion = self._source.options.conversion
         try:
             refuse_lost_meaning(picture, conversion)
+            if conversion.changes_values:  # which the packer does with each file
+                return _file_with(picture)
             raster = raster_of_image(picture)
             image = converted(raster, conversion)
             profile = b""
@@ -369,6 +371,13 @@ def _file_of(picture: Image.Image) -> bytes | None:
     except (OSError, ValueError):
         return None
     return data if is_same else None
+
+
+def _file_with(picture: Image.Image) -> bytes:
+    """A file with all values of a PIL image."""
+    file = io.BytesIO()
+    picture.save(file, "TIFF" if picture.mode in ("I", "F", "CMYK") else "PNG")
+    return file.getvalue()
 
 
 def _blob_of_mask(picture: Image.Image) -> bytes:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
+from gpuload.formats import image_extensions
 from gpuload.machine.installed import require
 from gpuload.sources.annotations import read_text
 from gpuload.sources.files import (
-    IMAGE_EXTENSIONS,
     Files,
     Findings,
     Ref,
@@ -210,7 +210,7 @@ class _Places:
             if part.images:
                 parts.append(part)
             elif any(
-                extension_of(line) in IMAGE_EXTENSIONS
+                extension_of(line) in image_extensions()
                 for line in self._lines(self._files.find(name))[:1]
             ):
                 raise SourceError(

@@ -8,12 +8,14 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from gpuload.errors import DecodeError
+from gpuload.formats import image_extensions
 from gpuload.sources.annotations import resemble_boxes
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Folder, extension_of, read_at
+from gpuload.sources.files import Files, Folder, extension_of, read_at
 from gpuload.sources.listing import words_of_splits
 
 
@@ -72,9 +74,6 @@ _MOST_OF_A_FOLDER = 4  # files of an extension
 _END_BYTES = 256 << 10  # at both ends of a large file, which are read
 _LINES = 50
 
-_IMAGE_NAME = re.compile(
-    rf"[^\s,;\"'|]\.({'|'.join(sorted(IMAGE_EXTENSIONS))})(?![\w.])", re.IGNORECASE
-)
 _QUOTED = re.compile(r'"([^"\\]{1,200})"')
 # The keys by which the JSON of a tool is known. The first kind whose keys are all there is meant.
 _JSON_KEYS = (
@@ -103,6 +102,13 @@ class AnnotationFile(NamedTuple):
 
 
 _SURVEYS: WeakKeyDictionary[Files, list[AnnotationFile]] = WeakKeyDictionary()
+
+
+@cache
+def _image_name() -> re.Pattern[str]:
+    """Finds the name of an image in a text."""
+    extensions = "|".join(sorted(image_extensions()))
+    return re.compile(rf"[^\s,;\"'|]\.({extensions})(?![\w.])", re.IGNORECASE)
 
 
 def survey(files: Files) -> list[AnnotationFile]:
@@ -187,7 +193,7 @@ def _images_of(
         start = f"{folder}/" if folder else ""
         for name in files.scan(folder)[1]:
             stem = name.rpartition(".")[0]
-            if stem in stems and extension_of(name) in IMAGE_EXTENSIONS:
+            if stem in stems and extension_of(name) in image_extensions():
                 beside.add(start + stem)
                 elsewhere.add(stem)
     return beside, elsewhere
@@ -266,14 +272,14 @@ def _kind_of_json(text: str, is_partner: bool) -> str:
             return kind
     if _FIFTYONE.match(text):
         return "fiftyone"
-    return "json" if is_partner or _IMAGE_NAME.search(text) else ""
+    return "json" if is_partner or _image_name().search(text) else ""
 
 
 def _kind_of_xml(text: str, is_partner: bool) -> str:
     if "<annotations" in text:
         return "cvat"
     if "<annotation" not in text:
-        return "xml" if is_partner or _IMAGE_NAME.search(text) else ""
+        return "xml" if is_partner or _image_name().search(text) else ""
     if "<object" in text and "<polygon" in text and "<pt>" in text:
         return "labelme-xml"
     is_other = "<nrows" in text or ("<object" in text and "<bndbox" not in text)
@@ -312,7 +318,7 @@ def _kind_of_text(text: str, is_partner: bool) -> str:
         return "yolo" if resemble_boxes([text]) else "text"
     if (
         len(lines) > 2
-        and _IMAGE_NAME.search(lines[0])
+        and _image_name().search(lines[0])
         and lines[1].isdecimal()
         and _FACE.match(lines[2])
     ):
@@ -324,7 +330,7 @@ def _kind_of_text(text: str, is_partner: bool) -> str:
 
 def _are_named(lines: list[str]) -> bool:
     """Whether most lines name an image."""
-    return 2 * sum(bool(_IMAGE_NAME.search(line)) for line in lines) > len(lines)
+    return 2 * sum(bool(_image_name().search(line)) for line in lines) > len(lines)
 
 
 _OF_STEMS = {"txt": "list", "csv": "table", "tsv": "table", "json": "json"}

@@ -9,9 +9,9 @@ from typing import Any
 
 from gpuload.disk.tar import Member, group_members, read_members, split_name
 from gpuload.errors import ShardError
+from gpuload.formats import image_extensions
 from gpuload.sources.archive import Archive, plain_name
 from gpuload.sources.files import (
-    IMAGE_EXTENSIONS,
     Findings,
     Ref,
     extension_of,
@@ -32,7 +32,7 @@ def is_plain_tar(path: Path) -> bool:
             images = [
                 member
                 for member in members
-                if split_name(member.name)[1].lower() in IMAGE_EXTENSIONS
+                if split_name(member.name)[1].lower() in image_extensions()
             ]
             if images and (len(members) > 1 or "/" not in plain_name(key)):
                 return False

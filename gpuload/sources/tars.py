@@ -14,10 +14,10 @@ from gpuload.fields.field import Field
 from gpuload.fields.images import MaskKind
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import KINDS, kind_of
+from gpuload.formats import image_extensions
 from gpuload.headers import npy
 from gpuload.sources.annotations import are_boxes, no_captions
 from gpuload.sources.files import (
-    IMAGE_EXTENSIONS,
     Files,
     Findings,
     OneFile,
@@ -284,11 +284,11 @@ def _image_of(members: Mapping[str, Member], image: Field | None) -> Member | No
     if image is not None:
         ends = image.member.split(";")
         return next((members[end] for end in members if end in ends), None)
-    plain = (end for end in members if end.lower() in IMAGE_EXTENSIONS)
+    plain = (end for end in members if end.lower() in image_extensions())
     pictures = (
         end
         for end in members
-        if end.lower().rpartition(".")[2] in IMAGE_EXTENSIONS
+        if end.lower().rpartition(".")[2] in image_extensions()
         and end not in MaskKind.members
     )
     chosen = next(plain, None) or next(pictures, None)

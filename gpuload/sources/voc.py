@@ -8,6 +8,7 @@ from typing import NamedTuple
 from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
 from gpuload.fields.numbers import BACKGROUND
+from gpuload.formats import image_extensions
 from gpuload.sources.annotations import (
     annotation_files,
     by_stem,
@@ -17,7 +18,6 @@ from gpuload.sources.annotations import (
     readable_texts,
 )
 from gpuload.sources.files import (
-    IMAGE_EXTENSIONS,
     Files,
     Findings,
     Ref,
@@ -307,7 +307,7 @@ def _are_beside(files: Files) -> bool:
         stems = {
             name.rpartition(".")[0]
             for name in names
-            if extension_of(name) in IMAGE_EXTENSIONS
+            if extension_of(name) in image_extensions()
         }
         texts = [
             posixpath.join(place, name)

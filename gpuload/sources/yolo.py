@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
+from gpuload.formats import image_extensions
 from gpuload.sources.annotations import (
     parse_lines,
     read_or_reject,
@@ -17,7 +18,6 @@ from gpuload.sources.annotations import (
 )
 from gpuload.sources.drawn import Drawing, Samples, read_size
 from gpuload.sources.files import (
-    IMAGE_EXTENSIONS,
     Files,
     Findings,
     Ref,
@@ -82,7 +82,7 @@ class YoloSource(FilesSource):
             stems = {
                 name.rpartition(".")[0]
                 for name in names
-                if extension_of(name) in IMAGE_EXTENSIONS
+                if extension_of(name) in image_extensions()
             }
             texts = [
                 posixpath.join(place, name)
@@ -109,7 +109,7 @@ class YoloSource(FilesSource):
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         findings.strict = True
-        files = list(self.files.walk({*IMAGE_EXTENSIONS, "txt"}, findings))
+        files = list(self.files.walk({*image_extensions(), "txt"}, findings))
         texts = {
             file.name.rpartition(".")[0]: file
             for file in files

@@ -367,9 +367,9 @@ def test_images_that_no_annotation_names(make_folder: Folder) -> None:
     ("extension", "word"),
     [
         ("dng", ".dng are camera raw, which is not read: develop them to TIFF, PNG or JPEG"),
-        ("exr", ".exr are OpenEXR, which is not read: convert them to TIFF or PNG, or pass arrays to gpuload.pack"),
-        ("dcm", ".dcm are DICOM, which is not read"),
-        ("jxl", ".jxl are JPEG XL, which is not read"),
+        ("hdr", ".hdr are Radiance, which is not read: convert them to TIFF or PNG, or pass arrays to gpuload.pack"),
+        ("nii", ".nii are NIfTI, which is not read"),
+        ("jxr", ".jxr are JPEG XR, which is not read"),
         ("npy", ".npy are arrays: give --mode with their type and number of channels, such as --mode uint16x4"),
     ],
 )

@@ -16,11 +16,11 @@ from PIL import Image
 
 from gpuload.errors import DecodeError, SourceError, some_of
 from gpuload.fields.registry import KINDS
+from gpuload.formats import image_extensions
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources import listing
 from gpuload.sources.columns import USUAL, Features, Table
 from gpuload.sources.files import (
-    IMAGE_EXTENSIONS,
     Files,
     Findings,
     Folder,
@@ -130,7 +130,7 @@ class StoreSource(Source):
         stores = []
         for place in places:
             folders, names = files.scan(place)
-            if any(extension_of(name) in IMAGE_EXTENSIONS for name in names[:8]):
+            if any(extension_of(name) in image_extensions() for name in names[:8]):
                 continue
             start = f"{place}/" if place else ""
             inner = [f"{start}{name}" for name in sorted(folders)[:_MOST_ENTRIES]]
