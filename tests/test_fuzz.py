@@ -18,6 +18,7 @@ GROUPS = [
     ("tar", "tar-headers", "npy", "zip", "tar-source", "npy-source", "npz"),
     ("table", "coco", "voc", "sidecar", "lmdb-values"),
     ("lmdb", "hdf5", "parquet"),
+    ("golden-stores", "json-exports", "text-exports"),
 ]
 
 

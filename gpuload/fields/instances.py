@@ -292,6 +292,33 @@ def check_outline(outline: Outline, image: HeightWidth | None = None) -> None:
         raise ValueError("its runs are not as long as its image")
 
 
+def box_of_runs(outline: Outline) -> tuple[int, int, int, int]:
+    """The box x0 y0 x1 y1 of a mask in run lengths, in pixels; zeros where it is empty.
+
+    Raises:
+        ValueError or TypeError: as `check_outline`.
+    """
+    check_outline(outline)
+    height = outline["size"][0]
+    lengths = _counts(outline)
+    ends = np.cumsum(lengths)[1::2]
+    starts = ends - lengths[1::2]
+    is_filled = ends > starts
+    if not is_filled.any():
+        return 0, 0, 0, 0
+    first_columns, tops = np.divmod(starts[is_filled], height)
+    last_columns, bottoms = np.divmod(ends[is_filled] - 1, height)
+    rows = (0, height)
+    if (first_columns == last_columns).all():
+        rows = (int(tops.min()), int(bottoms.max()) + 1)
+    return int(first_columns.min()), rows[0], int(last_columns.max()) + 1, rows[1]
+
+
+def area_of_runs(outline: Outline) -> int:
+    """The pixels of a mask in run lengths."""
+    return int(_counts(outline)[1::2].sum())
+
+
 def outline_of(value: Any) -> Outline:
     """The outline of an instance as a program gives it: COCO's own, pycocotools' with bytes, or a mask (H, W)."""
     if isinstance(value, np.ndarray) and value.ndim == 2:
@@ -541,6 +568,22 @@ def _counts(outline: Outline) -> I64:
     values[1::2] = np.cumsum(values[1::2])
     values[2::2] = np.cumsum(values[2::2])
     return values
+
+
+def compressed_runs(lengths: I64) -> str:
+    """COCO's compressed text of the lengths of runs; see `_counts`."""
+    values = lengths.copy()
+    values[3:] -= lengths[1:-2]
+    is_over = np.zeros(len(values), np.bool_)
+    codes = np.zeros((len(values), 0), np.uint8)
+    while not is_over.all():
+        digit = values & 31
+        values = values >> 5
+        ends = np.where(digit & 16, values == -1, values == 0)
+        column = np.where(is_over, 0, digit + 48 + np.where(ends, 0, 32))
+        codes = np.concatenate([codes, column[:, None].astype(np.uint8)], 1)
+        is_over |= ends
+    return codes[codes > 0].tobytes().decode("ascii")
 
 
 def _runs(mask: Array) -> Outline:

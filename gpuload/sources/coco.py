@@ -14,12 +14,14 @@ from gpuload.sources.drawn import NamedImages
 from gpuload.sources.files import (
     Files,
     Findings,
+    Folder,
     decode_text,
     lone_folder,
     read_file,
     readable,
 )
 from gpuload.sources.listing import SPLIT, named_splits, one_file_each
+from gpuload.sources.panoptic import PanopticMasks
 from gpuload.sources.source import CONTENT, FilesSource, Row, Sight, SourceOptions
 from gpuload.sources.survey import survey
 
@@ -78,11 +80,8 @@ class CocoSource(FilesSource):
         first, *others = sorted(parts.values(), key=lambda part: part.is_empty)
         first.share(others)
         findings.classes |= first.classes
-        findings.category_ids |= (
-            dict.fromkeys(("boxes", "labels"), first.category_ids)
-            if first.classes
-            else {}
-        )
+        numbered = first.classes.keys() - {"keypoints"}
+        findings.category_ids |= dict.fromkeys(numbered, first.category_ids)
         findings.instances_of = {"keypoints": "boxes"}
         findings.kinds |= {"captions": "json", "image_id": "json"}
         findings.draws = True
@@ -99,9 +98,10 @@ class CocoSource(FilesSource):
             self.files, " and ".join(part.title for part in parts.values()), self.path
         )
         names = [name for part in parts.values() for name in part.names]
+        pngs = [f"{one.masks.folder}/*.png" for one in parts.values() if one.masks]
         findings.notes += named.beside(names)
         if self.annotations is None:
-            findings.notes += named.elsewhere(names)
+            findings.notes += named.elsewhere([*names, *pngs])
 
     def _choose(self) -> dict[str, str]:
         """The files of annotations in the container by their splits; a single one by any name.
@@ -145,15 +145,31 @@ class CocoSource(FilesSource):
         )
         if not files.find(f"{place}{document['images'][0]['file_name']}"):
             document["images"] = self._found_elsewhere(title, document["images"])
-        if any("segments_info" in entry for entry in parsed["annotations"]):
-            findings.notes.append(
-                f"{title}: is panoptic: the boxes of segments are packed, without their masks"
-            )
         if name or place:
             findings.notes.append(
                 f"annotations are those in {title}, with names that start in {place or './'!r}"
             )
-        return CocoDocument(title, document, files, place)
+        part = CocoDocument(title, document, files, place)
+        if part.segments:
+            part.masks = self._panoptic_masks(name, part, findings)
+        return part
+
+    def _panoptic_masks(
+        self, name: str, part: CocoDocument, findings: Findings
+    ) -> PanopticMasks | None:
+        """The PNGs of a panoptic document. name: as `_read` takes it."""
+        files = self.files
+        document = name
+        if self.annotations is not None:
+            files = Folder(self.annotations.parent)
+            document = self.annotations.name
+        masks = PanopticMasks.beside(files, document, part.segments)
+        if masks is None:
+            what = f"is panoptic, and no PNG is there as {part.segments[0][0]['png']!r}"
+            findings.notes.append(
+                f"{part.title}: {what}: the boxes of segments are packed, without their masks"
+            )
+        return masks
 
     def _found_elsewhere(
         self, title: str, entries: list[dict[str, Any]]

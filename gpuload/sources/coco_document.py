@@ -3,20 +3,24 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
-from gpuload.checks import as_items, as_text, number, several, shown
+from gpuload.checks import as_items, as_text, number, several, shown, whole
+from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
-from gpuload.fields.instances import check_outline
+from gpuload.fields.instances import Outline, check_outline
 from gpuload.sources.annotations import NamedFiles, with_boxes
 from gpuload.sources.files import Findings
 from gpuload.sources.listing import DRAWN_ON
+from gpuload.sources.panoptic import PanopticMasks
 from gpuload.sources.source import Names, Row
 from gpuload.types import WidthHeight
 
 Entry = dict[str, Any]
 _MOST_PX = 1 << 30
+_MOST_SEGMENTS = 1 << 24  # what three channels of a PNG can number
 _CROWD = {0: 0, 1: 1, "0": 0, "1": 1, None: 0}  # what `iscrowd` may be
 
 
@@ -25,12 +29,19 @@ class Contents:
     """What the annotations of a file, or of several splits, hold.
 
     masks: whether boxes have areas or segmentations, so that crowds are kept. points: of an instance, in keypoints; 0
-    without.
+    without. most_classes: of a whole image; 0 where annotations have boxes or captions.
     """
 
     captions: bool
     masks: bool
     points: int
+    most_classes: int
+
+    def is_like(self, other: "Contents") -> bool:
+        """Whether two splits hold the same, though one may have more classes in an image."""
+        alike = replace(other, most_classes=self.most_classes)
+        has_classes = [bool(one.most_classes) for one in (self, other)]
+        return self == alike and has_classes[0] == has_classes[1]
 
 
 class CocoDocument:
@@ -38,7 +49,8 @@ class CocoDocument:
 
     images: its entries of images. names: of their files. classes: names by field; of keypoints those of the points.
     category_ids: COCO's numbers of the classes. contents: of this file; of all splits together, once `share` is called.
-    is_empty: whether it annotates nothing, as a split of negatives.
+    is_empty: whether it annotates nothing, as a split of negatives. masks: of panoptic segments, where their PNGs are
+    there.
 
     Raises:
         SourceError: its annotations contradict each other.
@@ -48,17 +60,21 @@ class CocoDocument:
         self, title: str, document: Mapping[str, Any], files: NamedFiles, place: str
     ) -> None:
         self.title = title
+        self.masks: PanopticMasks | None = None
         self._files = files
         self.images: list[Entry] = document["images"]
         self.names = [f"{place}{image['file_name']}" for image in self.images]
         every: list[Entry] = document["annotations"]
         self._entries: dict[Any, list[Entry]] = defaultdict(list)
-        for entry in (
-            sorted(every, key=lambda entry: entry["id"])
-            if all("id" in entry for entry in every)
-            else every
-        ):
-            self._entries[entry["image_id"]].append(entry)
+        if all("id" in entry for entry in every):
+            every = sorted(every, key=lambda entry: entry["id"])
+        self._repeated = 0
+        for entry in every:
+            of_image = self._entries[entry["image_id"]]
+            if "id" in entry and of_image and entry == of_image[-1]:
+                self._repeated += 1  # as PyLabel 0.1 writes it
+            else:
+                of_image.append(entry)
         if unknown := sorted(
             map(str, set(self._entries) - {image["id"] for image in self.images})
         ):
@@ -83,6 +99,7 @@ class CocoDocument:
                 for entry in every
             ),
             points=self._count_points(instances),
+            most_classes=self._most_classes(),
         )
 
     @property
@@ -90,11 +107,35 @@ class CocoDocument:
         if not self._names_of:
             return {}
         names = tuple(self._names_of[of_coco] for of_coco in self.category_ids)
+        if self.contents.most_classes:
+            return {self._field_of_classes: names}
         return {
             "boxes": names,
             "labels": names,
             **({"keypoints": self._points} if self._points else {}),
         }
+
+    @property
+    def _field_of_classes(self) -> str:
+        """The field of the classes of whole images."""
+        return "label" if self.contents.most_classes == 1 else "labels"
+
+    def _most_classes(self) -> int:
+        entries = [of_image for of_image in self._entries.values() if of_image]
+        if any("bbox" in entry for of_image in entries for entry in of_image):
+            return 0
+        return max((len(self._classes_in(of_image)) for of_image in entries), default=0)
+
+    def _classes_in(self, entries: Sequence[Entry]) -> list[int]:
+        """The classes of a whole image."""
+        numbers = {
+            int(entry["category_id"]) for entry in entries if "category_id" in entry
+        }
+        if unknown := numbers - set(self._names_of):
+            raise SourceError(
+                f"{self.title}: uses a category that it does not list: {some_of(sorted(map(str, unknown)))}"
+            )
+        return sorted(self._number_of[number] for number in numbers)
 
     def _categories(self, categories: Sequence[Entry]) -> dict[int, str]:
         """The name of each category by its number."""
@@ -169,6 +210,8 @@ class CocoDocument:
             (other.contents for other in (self, *others) if not other.is_empty),
             self.contents,
         )
+        most = max(other.contents.most_classes for other in (self, *others))
+        contents = replace(contents, most_classes=most)
         points = next((other._points for other in (self, *others) if other._points), ())
         for document in (self, *others):
             document.contents = contents
@@ -186,7 +229,7 @@ class CocoDocument:
             return False
         if self.is_empty or other.is_empty:
             return True
-        return (self._points, self.contents) == (other._points, other.contents)
+        return self._points == other._points and self.contents.is_like(other.contents)
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         kept = []
@@ -195,20 +238,36 @@ class CocoDocument:
                 "caption" in entry for entry in self._entries[image["id"]]
             ):
                 findings.reject(image["file_name"], "has no caption")
+            elif self.contents.most_classes == 1 and not self._entries[image["id"]]:
+                findings.reject(image["file_name"], "has no class")
             else:
                 kept.append((image, name))
         files = self._files.find_all([name for _, name in kept])
-        for (image, _), file in zip(kept, files, strict=True):
-            yield {
-                "image": file,
-                DRAWN_ON: self._drawn_on(image),
-                **self._fields(image["id"]),
-            }
+        masks: Iterator[list[Outline] | str | None] = repeat(None)
+        if self.masks is not None:
+            masks = self.masks.read([self._entries[image["id"]] for image, _ in kept])
+        for (image, _), file, outlines in zip(kept, files, masks, strict=False):
+            if isinstance(outlines, str):
+                findings.reject(file.name, outlines)
+                continue
+            fields = dict(self._fields(image["id"]))
+            if outlines is not None:
+                fields["boxes_masks"] = outlines
+            yield {"image": file, DRAWN_ON: self._drawn_on(image), **fields}
+
+    @property
+    def segments(self) -> list[list[Entry]]:
+        """The segments of each image with a PNG, as `PanopticMasks` takes them; [] if the document is not panoptic."""
+        every = self._entries.values()
+        return [entries for entries in every if any("png" in one for one in entries)]
 
     def notes(self) -> list[str]:
         """Sentences about what may surprise."""
         counts = Counter(self._names_of.values())
         notes = []
+        if self._repeated:
+            stand = counted(self._repeated, "annotation stands", "annotations stand")
+            notes.append(f"{self.title}: {stand} there twice, and once in the set")
         if alike := [name for name, count in counts.items() if count > 1]:
             notes.append(
                 f"{self.title}: several categories are called {some_of(alike)}, and stay different classes"
@@ -247,6 +306,11 @@ class CocoDocument:
             fields |= {"caption": texts[0], "captions": texts}
         if not self._names_of:
             return fields
+        if self.contents.most_classes:
+            numbers = self._classes_in(entries)
+            is_single = self.contents.most_classes == 1
+            fields[self._field_of_classes] = numbers[0] if is_single else numbers
+            return fields | {"image_id": json.dumps(of_image)}
         instances = [entry for entry in entries if _is_instance(entry)]
         fields |= with_boxes(*self._boxes(instances))
         if self.contents.masks:
@@ -327,6 +391,8 @@ _CHECKS: dict[str, dict[str, Callable[[Any], object]]] = {
         "keypoints": lambda value: as_items(value or ()),
         "area": number(-1e24, 1e24, "").read,
         "segmentation": lambda value: check_outline(value or []),
+        "segment": whole(0, _MOST_SEGMENTS).read,
+        "png": _text,
     },
     "categories": {
         "id": _category_id,
@@ -375,14 +441,31 @@ def _is_panoptic(entry: Any) -> bool:
 
 def _segments(entry: Entry) -> list[Any]:
     """The segments of an image as instances; their numbers repeat in other images."""
-    image = {"image_id": entry.get("image_id")}
-    segments = entry["segments_info"]
-    return [
-        {key: value for key, value in {**segment, **image}.items() if key != "id"}
-        if isinstance(segment, dict)
-        else segment
-        for segment in segments
-    ]
+    picture = {"image_id": entry.get("image_id"), "png": entry.get("file_name")}
+    instances = list[Any]()
+    for segment in entry["segments_info"]:
+        instance = segment
+        if isinstance(segment, dict):
+            instance = {**segment, **picture, "segment": segment.get("id")}
+            instance.pop("id", None)
+        instances.append(instance)
+    return instances
+
+
+def _check_contents(annotations: Sequence[Entry], has_categories: bool) -> None:
+    """Raises ValueError if an annotation is neither a caption nor an instance; where none has a box or an outline, it
+    may be the class of its image."""
+    keys = set[str]().union(*annotations)
+    alone = {"caption"}
+    if not keys & {"bbox", "segmentation", "keypoints", "caption"} and has_categories:
+        alone = {"category_id"}
+    of_box = {"category_id"} if has_categories else set[str]()
+    if not all(
+        (of_box if "bbox" in entry else alone) <= set(entry) for entry in annotations
+    ):
+        raise ValueError(
+            "an annotation has neither a caption nor a bbox with a category_id"
+        )
 
 
 def check_document(document: Any) -> None:
@@ -409,13 +492,6 @@ def check_document(document: Any) -> None:
                     ) from None
         if len({type(entry["id"]) for entry in entries if "id" in entry}) > 1:
             raise ValueError(f"ids of its {name} are numbers and texts")
-    needed = {"category_id"} if document.get("categories") else set()
-    if not all(
-        (needed if "bbox" in entry else {"caption"}) <= set(entry)
-        for entry in document["annotations"]
-    ):
-        raise ValueError(
-            "an annotation has neither a caption nor a bbox with a category_id"
-        )
+    _check_contents(document["annotations"], bool(document.get("categories")))
     if len({entry["id"] for entry in document["images"]}) < len(document["images"]):
         raise ValueError("it lists two images with one id")

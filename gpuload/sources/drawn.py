@@ -34,7 +34,7 @@ from gpuload.sources.source import (
     Sight,
     SourceOptions,
 )
-from gpuload.sources.survey import survey
+from gpuload.sources.survey import kind_of_file, survey
 from gpuload.types import WidthHeight
 
 _UPLOAD = re.compile(r"[0-9a-f]{8}-")  # before a name, by Label Studio
@@ -106,6 +106,13 @@ class DrawnSource(FilesSource):
     def drawings(self, findings: Findings) -> Iterator[Drawing]:
         """A drawing for each image that the tool knows. The names of all classes, where the tool has an order of its
         own, go to `findings.classes["boxes"]`."""
+
+    def sheets(self, findings: Findings, *extensions: str) -> Iterator[Ref]:
+        """The files of annotations with these extensions that are of its kind."""
+        for file in self.files.walk(extensions, Findings()):
+            if kind_of_file(self.files, file.name) == self.kind:
+                findings.use(file.name)
+                yield file
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         images = NamedImages(self.files, findings)

@@ -1,16 +1,17 @@
-"""Annotation tools that write JSON: LabelMe, Label Studio, VIA, Datumaro, FiftyOne, Ultralytics' NDJSON, CrowdHuman."""
+"""Annotation tools that write JSON: LabelMe, VIA, Datumaro, FiftyOne, Ultralytics' NDJSON, CrowdHuman."""
 
 import base64
 import io
 import posixpath
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from gpuload.errors import SourceError, some_of
+from gpuload.fields.instances import box_of_runs
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import read_or_reject
 from gpuload.sources.drawn import (
@@ -20,8 +21,9 @@ from gpuload.sources.drawn import (
     add_classes,
     tell,
 )
+from gpuload.sources.drawn_documents import DocumentSource
 from gpuload.sources.drawn_regions import AttributeOptions, attribute_of, via_shape
-from gpuload.sources.files import Findings, Ref, readable
+from gpuload.sources.files import Findings, Ref
 from gpuload.sources.listing import words_of_splits
 from gpuload.sources.shapes import (
     Shape,
@@ -31,37 +33,9 @@ from gpuload.sources.shapes import (
     polygon,
     turned_box,
 )
-from gpuload.sources.source import Names
-from gpuload.sources.survey import kind_of_file
 from gpuload.types import WidthHeight
 
 Entry = Mapping[str, Any]
-
-
-class DocumentSource(DrawnSource):
-    """Documents of JSON that describe many images each."""
-
-    form = "its tool's JSON"
-    extensions: ClassVar[Names] = ("json",)
-
-    def drawings(self, findings: Findings) -> Iterator[Drawing]:
-        passed_over = Counter[str]()
-        for file in self.files.walk(self.extensions, Findings()):
-            if kind_of_file(self.files, file.name) != self.kind:
-                continue
-            with readable(f"{self.title}/{file.name}", self.form, *FORM_ERRORS):
-                yield from self.read_document(file, findings, passed_over)
-        tell(passed_over, findings)
-
-    def read_document(
-        self, file: Ref, findings: Findings, passed_over: Counter[str]
-    ) -> Iterator[Drawing]:
-        """The drawings of one document. passed_over: counts what is no object."""
-        raise NotImplementedError
-
-    def document(self, file: Ref) -> Any:
-        """The content of a document of JSON."""
-        return parse_json(self.files.text(file.name))
 
 
 class LabelMeSource(DrawnSource):
@@ -72,9 +46,7 @@ class LabelMeSource(DrawnSource):
 
     def drawings(self, findings: Findings) -> Iterator[Drawing]:
         passed_over = Counter[str]()
-        for file in self.files.walk({"json"}, Findings()):
-            if kind_of_file(self.files, file.name) != self.kind:
-                continue
+        for file in self.sheets(findings, "json"):
             drawing = read_or_reject(
                 lambda: self._read(file, passed_over),  # noqa: B023
                 file,
@@ -125,103 +97,6 @@ def _labelme_shape(entry: Entry, size: WidthHeight) -> Shape | None:
         mask[y : y + pixels.shape[0], x : x + pixels.shape[1]] = pixels
         return Shape(label, (left, top, right + 1, bottom + 1), mask)
     return None
-
-
-class LabelStudioSource(DocumentSource):
-    """The exports "JSON" and "JSON-MIN" of Label Studio: rectangles, turned ones too, ellipses, polygons and choices.
-
-    Of several annotations of an image the last one that was not cancelled counts.
-    """
-
-    kind = "label-studio"
-    form = "Label Studio's JSON"
-
-    def read_document(
-        self, file: Ref, findings: Findings, passed_over: Counter[str]
-    ) -> Iterator[Drawing]:
-        several = 0
-        for task in self.document(file):
-            if "data" not in task:
-                yield _of_minimal(task, passed_over)
-                continue
-            done = task.get("annotations") or task.get("completions") or []
-            done = [one for one in done if not one.get("was_cancelled")]
-            several += len(done) > 1
-            results = done[-1]["result"] if done else []
-            values = [_merged(result) for result in results if "value" in result]
-            yield _of_task(_image_in(task["data"]), values, passed_over)
-        if several:
-            findings.notes.append(
-                f"{several:,} images have several annotations, of which the last is packed"
-            )
-
-
-def _merged(result: Entry) -> Entry:
-    sizes = {key: result.get(key) for key in ("original_width", "original_height")}
-    return {**result["value"], **sizes}
-
-
-def _image_in(data: Entry) -> str:
-    """The image of a task: the value that is called so, or the only text."""
-    texts = {key: value for key, value in data.items() if isinstance(value, str)}
-    for key in ("image", "img", "image_url", "url"):
-        if key in texts:
-            return texts[key]
-    if len(texts) != 1:
-        raise ValueError(f"its data have {some_of(sorted(data))}; which is the image?")
-    return next(iter(texts.values()))
-
-
-def _of_minimal(task: Entry, passed_over: Counter[str]) -> Drawing:
-    """The drawing of a task of JSON-MIN."""
-    values = list[Entry]()
-    for value in task.values():
-        if isinstance(value, list):
-            values += [one for one in value if isinstance(one, dict)]
-    choice = task.get("choice")
-    if choice is not None:
-        chosen = choice["choices"] if isinstance(choice, dict) else [choice]
-        values.append({"choices": chosen})
-    return _of_task(str(task["image"]), values, passed_over)
-
-
-def _of_task(image: str, values: Sequence[Entry], passed_over: Counter[str]) -> Drawing:
-    shapes = list[Shape]()
-    labels = list[str]()
-    size = (0, 0)
-    for value in values:
-        if "choices" in value:
-            labels += value["choices"]
-            continue
-        size = int(value["original_width"]), int(value["original_height"])
-        shape = _label_studio_shape(value, *size)
-        if shape is None:
-            kind = next((key for key in value if key.endswith("labels")), "shape")
-            passed_over[kind] += 1
-        else:
-            shapes.append(shape)
-    return Drawing(image, shapes, size, tuple(map(str, labels)))
-
-
-def _label_studio_shape(value: Entry, width: int, height: int) -> Shape | None:
-    """A shape, whose values are percent of the sides of the image."""
-    kinds = ("rectanglelabels", "polygonlabels", "ellipselabels", "labels")
-    names = next((value[kind] for kind in kinds if value.get(kind)), None)
-    if names is None:
-        return None
-    label = str(names[0])
-    degrees = float(value.get("rotation") or 0)
-    if "points" in value:
-        points = [(x * width / 100, y * height / 100) for x, y in value["points"]]
-        return polygon(label, points)
-    x = value["x"] * width / 100
-    y = value["y"] * height / 100
-    if "radiusX" in value:
-        radii = value["radiusX"] * width / 100, value["radiusY"] * height / 100
-        return ellipse(label, (x, y), radii, degrees)
-    right = x + value["width"] * width / 100
-    bottom = y + value["height"] * height / 100
-    return turned_box(label, (x, y, right, bottom), degrees, (x, y))
 
 
 class ViaSource(DocumentSource):
@@ -295,7 +170,7 @@ def _datumaro_shape(entry: Entry, names: Sequence[str]) -> Shape | None:
         points = entry["points"]
         return polygon(label, list(zip(points[0::2], points[1::2], strict=True)))
     if entry["type"] == "mask":
-        return box_of(label, *entry["bbox"])._replace(outline=entry["rle"])
+        return Shape(label, box_of_runs(entry["rle"]), entry["rle"])
     if entry["type"] == "rotated_bbox":
         x, y, width, height, degrees = entry["points"]
         corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
@@ -326,8 +201,6 @@ class FiftyOneSource(DocumentSource):
                 labels = [] if value is None else [_named(value, names)]
                 if labels or not _has_whole_labels(document["labels"]):
                     yield Drawing(image, (), (0, 0), (*labels,))
-                else:
-                    findings.reject(image, "has no label")
                 continue
             shapes = [
                 box_of(_named(entry["label"], names), *entry["bounding_box"])

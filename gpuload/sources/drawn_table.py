@@ -15,7 +15,7 @@ from gpuload.sources.drawn_regions import AttributeOptions, attribute_of, via_sh
 from gpuload.sources.files import Findings, decode_text, read_file, readable
 from gpuload.sources.listing import SPLIT, split_called
 from gpuload.sources.shapes import Runs, Shape, box_of
-from gpuload.sources.survey import BOX_COLUMNS, CLASS_FLAGS, RUN_COLUMNS, kind_of_file
+from gpuload.sources.survey import BOX_COLUMNS, CLASS_FLAGS, RUN_COLUMNS
 from gpuload.types import WidthHeight
 
 Cells = Mapping[str, str]
@@ -86,8 +86,8 @@ class BoxTableSource(DrawnSource):
 
     def drawings(self, findings: Findings) -> Iterator[Drawing]:
         passed_over = Counter[str]()
-        descriptions = self._descriptions()
-        for name, text in self._tables():
+        descriptions = self._descriptions(findings)
+        for name, text in self._tables(findings):
             with readable(f"{self.title}/{name}", "a table of boxes", *FORM_ERRORS):
                 rows = _rows_of(text)
                 place = posixpath.dirname(name)
@@ -99,21 +99,21 @@ class BoxTableSource(DrawnSource):
                     )
         tell(passed_over, findings)
 
-    def _tables(self) -> Iterator[tuple[str, str]]:
+    def _tables(self, findings: Findings) -> Iterator[tuple[str, str]]:
         """Names and texts of the tables."""
         if self.options.labels is not None:
             content = read_file(self.options.labels)
             yield Path(str(self.options.labels)).name, decode_text(content)
             return
-        for file in self.files.walk({"csv", "tsv"}, Findings()):
-            if kind_of_file(self.files, file.name) == self.kind:
-                yield file.name, self.files.text(file.name)
+        for file in self.sheets(findings, "csv", "tsv"):
+            yield file.name, self.files.text(file.name)
 
-    def _descriptions(self) -> dict[str, str]:
+    def _descriptions(self, findings: Findings) -> dict[str, str]:
         """Open Images' names of its classes by their identifiers."""
         names = dict[str, str]()
         for file in self.files.walk({"csv"}, Findings()):
             if _DESCRIPTIONS in file.name:
+                findings.use(file.name)
                 lines = csv.reader(self.files.text(file.name).splitlines())
                 names |= {line[0]: line[1] for line in lines if len(line) == 2}
         return names

@@ -1,4 +1,4 @@
-"""Data sets with texts of boxes, KITTI, VisDrone, WIDER FACE and MOTChallenge; and CVAT's XML."""
+"""Data sets with texts of boxes, KITTI, VisDrone, DOTA, WIDER FACE and MOTChallenge; and CVAT's XML."""
 
 import posixpath
 from collections import Counter, deque
@@ -15,7 +15,7 @@ from gpuload.sources.drawn import FORM_ERRORS, Drawing, DrawnSource, add_classes
 from gpuload.sources.files import Findings, Ref, readable
 from gpuload.sources.listing import split_called
 from gpuload.sources.shapes import Shape, box_of, ellipse, polygon, turned_box
-from gpuload.sources.survey import kind_of_file
+from gpuload.sources.survey import DOTA_HEADS
 from gpuload.types import Array
 
 _VISDRONE = (
@@ -87,14 +87,19 @@ _MOT_LINE = Line(",", (2, 3, 4, 5), True, 7, _MOT, first=1, counted=6)
 
 
 # The folder of images for one of texts.
-_PARTNERS = {"label_2": "image_2", "labels": "data", "annotations": "images"}
+_PARTNERS = {
+    "label_2": "image_2",
+    "labels": "data",
+    "annotations": "images",
+    "labelTxt": "images",
+}
 
 
 class _LinesSource(DrawnSource):
     """A text for each image, with a line for each box."""
 
     beside = True
-    line: Line
+    line = Line("", (), False, 0)
 
     def drawings(self, findings: Findings) -> Iterator[Drawing]:
         if self.line.names:
@@ -104,6 +109,7 @@ class _LinesSource(DrawnSource):
         for file in self.files.walk({"txt"}, Findings()):
             if posixpath.basename(file.name).removesuffix(".txt") not in stems:
                 continue
+            findings.use(file.name)
             shapes = read_or_reject(
                 lambda: self._read(file),  # noqa: B023
                 file,
@@ -139,6 +145,26 @@ class VisDroneSource(_LinesSource):
     line = _VISDRONE_LINE
 
 
+class DotaSource(_LinesSource):
+    """DOTA's turned boxes, in `labelTxt` beside `images`: the four corners of each, its class, and how difficult it is.
+
+    Classes are in sorted order. Difficult objects are kept as all others.
+    """
+
+    kind = "dota"
+
+    def _read(self, file: Ref) -> list[Shape]:
+        shapes = list[Shape]()
+        for line in filter(str.strip, text_in(self.files, file).split("\n")):
+            if line.startswith(DOTA_HEADS):
+                continue
+            *sides, label, _ = line.split()
+            xs = map(float, sides[0::2])
+            ys = map(float, sides[1::2])
+            shapes.append(polygon(label, list(zip(xs, ys, strict=True))))
+        return shapes
+
+
 class MotSource(DrawnSource):
     """MOTChallenge: sequences with `gt/gt.txt` beside `img1`. Boxes that do not count are left out; the numbers of
     classes are those of MOT17, from 0."""
@@ -149,8 +175,9 @@ class MotSource(DrawnSource):
         for file in self.files.walk({"txt"}, Findings()):
             if posixpath.basename(file.name) != "gt.txt":
                 continue
+            findings.use(file.name)
             place = posixpath.dirname(posixpath.dirname(file.name))
-            form = self._form(posixpath.dirname(file.name))
+            form = self._form(posixpath.dirname(file.name), findings)
             add_classes(findings, self.title, form.names)
             frames: dict[int, list[Shape]] = {}
             with readable(f"{self.title}/{file.name}", "MOT's boxes", *FORM_ERRORS):
@@ -161,10 +188,11 @@ class MotSource(DrawnSource):
             for number, shapes in sorted(frames.items()):
                 yield Drawing(f"{place}/img1/{number:06d}".lstrip("/"), shapes)
 
-    def _form(self, folder: str) -> Line:
+    def _form(self, folder: str, findings: Findings) -> Line:
         """What lines of a `gt.txt` hold; Datumaro writes names of its own beside it."""
         with suppress(OSError):
             self.files.find(f"{folder}/labels.txt")
+            findings.use(f"{folder}/labels.txt")
             names = self.files.text(f"{folder}/labels.txt").split("\n")
             return _MOT_LINE._replace(
                 names=[name.strip() for name in names if name.strip()]
@@ -178,9 +206,7 @@ class WiderSource(DrawnSource):
     kind = "wider"
 
     def drawings(self, findings: Findings) -> Iterator[Drawing]:
-        for file in self.files.walk({"txt"}, Findings()):
-            if kind_of_file(self.files, file.name) != self.kind:
-                continue
+        for file in self.sheets(findings, "txt"):
             words = posixpath.basename(file.name).split("_")
             split = next(filter(split_called, words), "")
             with readable(f"{self.title}/{file.name}", "WIDER's faces", *FORM_ERRORS):
@@ -213,6 +239,7 @@ class LabelMeXmlSource(DrawnSource):
 
     def drawings(self, findings: Findings) -> Iterator[Drawing]:
         for file in self.files.walk({"xml"}, Findings()):
+            findings.use(file.name)
             drawing = read_or_reject(
                 lambda: self._read(file),  # noqa: B023
                 file,
@@ -254,9 +281,7 @@ class CvatSource(DrawnSource):
 
     def drawings(self, findings: Findings) -> Iterator[Drawing]:
         passed_over = Counter[str]()
-        for file in self.files.walk({"xml"}, Findings()):
-            if kind_of_file(self.files, file.name) != self.kind:
-                continue
+        for file in self.sheets(findings, "xml"):
             with readable(f"{self.title}/{file.name}", "CVAT's XML", *FORM_ERRORS):
                 root = parse_xml(self.files.read(file.address))
                 names = [label.findtext("name", "") for label in root.iter("label")]
@@ -267,12 +292,14 @@ class CvatSource(DrawnSource):
                     raise SourceError(
                         f"{self.title}/{file.name}: {what}. Export it as CVAT for images"
                     )
+                stem = posixpath.basename(file.name).rpartition(".")[0]
                 for image in root.iter("image"):
-                    yield _cvat_drawing(image, passed_over)
+                    yield _cvat_drawing(image, stem, passed_over)
         tell(passed_over, findings)
 
 
-def _cvat_drawing(image: Any, passed_over: Counter[str]) -> Drawing:
+def _cvat_drawing(image: Any, stem: str, passed_over: Counter[str]) -> Drawing:
+    """stem: of the name of the file, the split where Datumaro has written one for each."""
     size = int(image.get("width") or 0), int(image.get("height") or 0)
     shapes = list[Shape]()
     labels = list[str]()
@@ -285,7 +312,7 @@ def _cvat_drawing(image: Any, passed_over: Counter[str]) -> Drawing:
             passed_over[entry.tag] += 1
         else:
             shapes.append(shape)
-    subset = image.get("subset") or ""
+    subset = image.get("subset") or stem
     split = subset if split_called(subset) else ""
     return Drawing(image.get("name"), shapes, size, (*labels,), split)
 

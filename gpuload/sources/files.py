@@ -145,6 +145,7 @@ class Findings:
         self.doubts: dict[str, str] = {}
         self.settled = set[str]()
         self.strict: bool | None = None
+        self._used = set[str]()
 
     def reject(self, name: str, reason: str, asked: bool = False) -> None:
         self.rejected.append(Rejection(printable(name), reason, asked))
@@ -157,19 +158,28 @@ class Findings:
                 return True
             self.reject(name, "its name is not UTF-8")
         else:
-            self.others[
-                f".{printable(extension)}" if extension else "no extension"
-            ] += 1
+            self.others[_counted_as(name)] += 1
         return False
+
+    def use(self, name: str) -> None:
+        """A file that `wants` has counted is one of annotations, and is read."""
+        if name not in self._used:
+            self._used.add(name)
+            self.others[_counted_as(name)] -= 1
 
     def all_notes(self) -> tuple[str, ...]:
         """The notes, with one for files of other extensions."""
         notes = dict.fromkeys(self.notes)
-        return (
-            (*notes, f"passed over, by extension: {by_count(self.others)}")
-            if self.others
-            else (*notes,)
-        )
+        passed_over = by_count(+self.others)
+        if not passed_over:
+            return (*notes,)
+        return (*notes, f"passed over, by extension: {passed_over}")
+
+
+def _counted_as(name: str) -> str:
+    """What the files with the extension of this one are called."""
+    extension = extension_of(name)
+    return f".{printable(extension)}" if extension else "no extension"
 
 
 def by_count(counts: Counter[str]) -> str:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuload.fields.instances import area_of_runs
 from gpuload.types import Array
 
 Point = tuple[float, float]
@@ -119,10 +120,12 @@ def ellipse(label: str, center: Point, radii: Point, degrees: float = 0) -> Shap
 
 
 def area_of(shape: Shape) -> float:
-    """In pixels: of its polygons, else of its box."""
+    """In pixels: of its polygons or its mask, else of its box."""
     x0, y0, x1, y1 = shape.corners
     if isinstance(shape.outline, np.ndarray):
         return float(np.count_nonzero(shape.outline))
+    if isinstance(shape.outline, dict):
+        return float(area_of_runs(shape.outline))
     if not isinstance(shape.outline, list) or not shape.outline:
         return (x1 - x0) * (y1 - y0)
     total = 0.0

@@ -177,6 +177,7 @@ class _Places:
                         self._part(split, name, entry) for entry in _entries(value)
                     ]
             if any(part.images for part in parts):
+                self._findings.use(name)
                 return parts
         return []
 
@@ -191,6 +192,7 @@ class _Places:
                 if equals and (split := split_called(key)):
                     parts.append(self._part(split, name, entry.strip()))
             if any(part.images for part in parts):
+                self._findings.use(name)
                 return parts
         return []
 

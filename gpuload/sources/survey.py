@@ -30,7 +30,7 @@ class Kind(NamedTuple):
 KINDS = {
     "coco": Kind("COCO's JSON", "labels"),
     "labelme": Kind("LabelMe's JSON", "labelme"),
-    "label-studio": Kind("Label Studio's JSON", "label-studio"),
+    "label-studio": Kind("Label Studio's annotations", "label-studio"),
     "via": Kind("VIA's JSON", "via"),
     "datumaro": Kind("Datumaro's JSON", "datumaro"),
     "fiftyone": Kind("FiftyOne's JSON", "fiftyone"),
@@ -43,6 +43,7 @@ KINDS = {
     "labelme-xml": Kind("LabelMe's XML", "labelme-xml"),
     "kitti": Kind("KITTI's objects", "kitti"),
     "visdrone": Kind("VisDrone's boxes", "visdrone"),
+    "dota": Kind("DOTA's turned boxes", "dota"),
     "wider": Kind("WIDER FACE's boxes", "wider"),
     "mot": Kind("boxes of MOTChallenge", "mot"),
     "boxes": Kind("a table of objects", "boxes"),
@@ -90,7 +91,11 @@ _FIFTYONE = re.compile(r'\{\s*"classes":\s*(null|\[[^\]]*\]),\s*"labels":\s*\{')
 _WORDS = 200  # in JSON that are looked up
 _KITTI = re.compile(r"[A-Za-z_][\w-]*( -?[\d.]+(e-?\d+)?){14,15}")
 _VISDRONE = re.compile(r"-?\d+(,-?\d+){7},?")
+_DOTA = re.compile(r"(-?[\d.]+ ){8}[\w-]+ [0-2]")
+DOTA_HEADS = ("imagesource:", "gsd:")  # begin lines about the whole image
 _FACE = re.compile(r"-?[\d.]+( -?[\d.]+){3} ")
+# Of texts with a line for each object.
+_LINES_OF_KINDS = ((_KITTI, "kitti"), (_VISDRONE, "visdrone"), (_DOTA, "dota"))
 _TRACK = re.compile(r"\d+,-?\d+(,-?[\d.]+){5,}")
 
 
@@ -292,6 +297,8 @@ def _kind_of_table(text: str, is_partner: bool) -> str:
     }
     if "originalurl" in columns:
         return ""
+    if {"annotation_id", "annotator", "lead_time"} <= columns:
+        return "label-studio"
     has_box = any(set(names) <= columns for names, _ in BOX_COLUMNS)
     if has_box or columns & {*RUN_COLUMNS, "region_shape_attributes"}:
         return "boxes"
@@ -310,10 +317,10 @@ def _kind_of_odgt(text: str, is_partner: bool) -> str:
 
 
 def _kind_of_text(text: str, is_partner: bool) -> str:
-    lines = list(_lines(text))
+    lines = [line for line in _lines(text) if not line.startswith(DOTA_HEADS)]
     if is_partner:
-        for pattern, kind in ((_KITTI, "kitti"), (_VISDRONE, "visdrone")):
-            if all(map(pattern.fullmatch, lines)):
+        for pattern, kind in _LINES_OF_KINDS:
+            if lines and all(map(pattern.fullmatch, lines)):
                 return kind
         return "yolo" if resemble_boxes([text]) else "text"
     if (

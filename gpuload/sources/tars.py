@@ -79,50 +79,38 @@ class TarsSource(Source):
         if image is not None and image.name != "image":
             findings.kinds[image.name] = PictureKind.name
         splits = self.splits_of(self._paths, findings)
-        wanted = {end for field in fields for end in field.member.split(";")}
-        unused = Counter[str]()
-        is_empty = True
-        lies_in_folders = True
+        packed = _Packed(fields)
         for number, path in enumerate(self._paths):
             for sample in self._samples(path, image, findings):
-                name = f"{self.name_of(path)}/{sample.picture.name if sample.picture else sample.key}"
-                lacking = [
-                    f".{field.member}, which most samples have"
-                    for field in fields
-                    if not set(field.member.split(";")) & set(sample.members)
-                ]
-                if not is_text(name):
-                    findings.reject(name, "its name is not UTF-8")
-                elif sample.picture is None or lacking:
-                    findings.reject(
-                        name, f"has no {min(lacking) if sample.picture else 'image'}"
-                    )
-                else:
-                    others = {
-                        end
-                        for end, member in sample.members.items()
-                        if member != sample.picture
-                    } - wanted
-                    unused.update(f".{end}" for end in others)
-                    row = self._row(number, name, sample, fields, image)
-                    is_empty = False
-                    lies_in_folders = lies_in_folders and "/" in sample.key
-                    yield {**row, SPLIT: splits[number]} if splits else row
-        if unused:
-            counts = by_count(unused)
+                name = f"{self.name_of(path)}/{sample.name}"
+                fault = sample.fault(name, fields)
+                if fault:
+                    findings.reject(name, fault)
+                    continue
+                packed.add(sample)
+                row = self._row(number, name, sample, fields, image)
+                yield {**row, SPLIT: splits[number]} if splits else row
+        if packed.unused:
+            counts = by_count(packed.unused)
             findings.notes.append(
                 f"members that are not packed: {counts}; fields are what most samples have"
             )
-        if not (fields or is_empty or self.options.images_alone):
-            if lies_in_folders and not self.options.named:
-                what = "nothing lies beside its images, which lie in folders: it holds plain folders and no shards"
-                advice = "Pack one such tar by its path, unpack them, or give --no-labels or --from tar"
-                raise SourceError(
-                    f"{self.title}: {what}. {advice} for the images alone"
-                )
-            findings.notes.append(
-                "no sample has more than its image, so that the set has no labels"
+        if packed.count and not (fields or self.options.images_alone):
+            self._tell_images_alone(packed, findings)
+
+    def _tell_images_alone(self, packed: "_Packed", findings: Findings) -> None:
+        """Raises SourceError if images lie in folders, as in a tar that is no shard; else notes that they are alone."""
+        if packed.lies_in_folders and not self.options.named:
+            what = "nothing lies beside its images, which lie in folders: it holds plain folders and no shards"
+            advice = (
+                "Pack one such tar by its path, unpack them, or give --no-labels or"
             )
+            raise SourceError(
+                f"{self.title}: {what}. {advice} --from tar for the images alone"
+            )
+        findings.notes.append(
+            "no sample has more than its image, so that the set has no labels"
+        )
 
     def _samples(
         self, path: Path, image: Field | None, findings: Findings | None = None
@@ -253,6 +241,45 @@ class _Sample(NamedTuple):
     key: str
     members: Mapping[str, Member]
     picture: Member | None
+
+    @property
+    def name(self) -> str:
+        """That of its image in the tar, or else its key."""
+        return self.picture.name if self.picture else self.key
+
+    def fault(self, name: str, fields: Sequence[Field]) -> str:
+        """Why it is left out; "" if it is packed. name: under which it is known."""
+        if not is_text(name):
+            return "its name is not UTF-8"
+        if self.picture is None:
+            return "has no image"
+        lacking = [
+            f".{field.member}"
+            for field in fields
+            if not set(field.member.split(";")) & set(self.members)
+        ]
+        return f"has no {min(lacking)}, which most samples have" if lacking else ""
+
+
+class _Packed:
+    """What is known of the samples that were packed.
+
+    Args:
+        fields: Of the set.
+    """
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self._wanted = {end for field in fields for end in field.member.split(";")}
+        self.unused = Counter[str]()  # members by extension
+        self.count = 0
+        self.lies_in_folders = True
+
+    def add(self, sample: _Sample) -> None:
+        for end, member in sample.members.items():
+            if member != sample.picture and end not in self._wanted:
+                self.unused[f".{end}"] += 1
+        self.count += 1
+        self.lies_in_folders = self.lies_in_folders and "/" in sample.key
 
 
 def by_extension(

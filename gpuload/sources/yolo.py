@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from gpuload.counted import counted
-from gpuload.errors import SourceError, some_of
+from gpuload.errors import DecodeError, SourceError, some_of
 from gpuload.formats import image_extensions
 from gpuload.sources.annotations import (
     parse_lines,
@@ -127,8 +127,8 @@ class YoloSource(FilesSource):
             )
         if splits.split_of:
             images = [image for image in images if image.name in splits.split_of]
-        described = self._described()
-        names = _class_names(described, self.title) or self._listed_names()
+        described = self._described(findings)
+        names = _class_names(described, self.title) or self._listed_names(findings)
         points = _point_shape(described)
         drawn = dict[str, Drawing]()
         for image in images:
@@ -136,6 +136,8 @@ class YoloSource(FilesSource):
             shapes = self._shapes(image, text, names, points, findings)
             if shapes is not None:
                 drawn[image.name] = Drawing(image.name, shapes, in_shares=True)
+        lost = [text_of[image.name] for image in images if image.name not in drawn]
+        self._refuse_numbers_from_1(list(drawn.values()), lost, len(names))
         samples = Samples(list(drawn.values()), findings, names or None)
         images = [image for image in images if image.name in drawn]
         self.expect([image.address for image in images])
@@ -169,23 +171,42 @@ class YoloSource(FilesSource):
             ValueError,
         )
 
-    def _described(self) -> dict[str, Any]:
+    def _refuse_numbers_from_1(
+        self, drawn: Sequence[Drawing], lost: Sequence[Ref | None], count: int
+    ) -> None:
+        """Raises SourceError if classes are numbered from 1, so that all would have the name of the next one.
+
+        drawn: what was read. lost: the texts of images that are left out. count: of names.
+        """
+        used = {shape.label for drawing in drawn for shape in drawing.shapes}
+        for text in filter(None, lost):
+            with suppress(OSError, DecodeError, ValueError):
+                used |= {one.label for one in parse_lines(text_in(self.files, text))}
+        if count in used and 0 not in used and max(used) == count:
+            what = f"the texts use the classes 1 to {count}, and {count} names are numbered from 0"
+            raise SourceError(
+                f"{self.title}: {what}. Number the classes from 0, or put a name for class 0 before the others"
+            )
+
+    def _described(self, findings: Findings) -> dict[str, Any]:
         """The first `.yaml` at the first level that names classes; {} without one."""
         for name in self.files.names():
             if name.endswith(YAML):
                 file = self.files.find(name)
                 document = read_yaml(self.files, file, self.title, as_texts=True)
                 if isinstance(document, dict) and document.get("names"):
+                    findings.use(name)
                     return {**document, "": name}
         return {}
 
-    def _listed_names(self) -> tuple[str, ...]:
+    def _listed_names(self, findings: Findings) -> tuple[str, ...]:
         """The names in the first list that has any; () if none has."""
         folders = self.files.folders()
         for name in (*_NAME_FILES, *(f"{place}/_darknet.labels" for place in folders)):
             with suppress(OSError):  # there is no such file
                 names = self._in_lines(self.files.find(name))
                 if any(names):
+                    findings.use(name)
                     return tuple(line.strip() for line in names)
         return ()
 

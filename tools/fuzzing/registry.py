@@ -29,5 +29,8 @@ TARGETS: dict[str, str] = {
     "lmdb-values": "fuzzing.stores:LmdbValueTarget",
     "lmdb": "fuzzing.stores:LmdbTarget",
     "hdf5": "fuzzing.stores:Hdf5Target",
+    "golden-stores": "fuzzing.places:GoldenStoresTarget",
+    "json-exports": "fuzzing.places:JsonExportsTarget",
+    "text-exports": "fuzzing.places:TextExportsTarget",
     "parquet": "fuzzing.stores:ParquetTarget",
 }

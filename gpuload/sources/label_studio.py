@@ -1,0 +1,195 @@
+"""Label Studio's exports of annotations: JSON, JSON-MIN, CSV and TSV."""
+
+import csv
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gpuload.errors import SourceError, some_of
+from gpuload.machine.untrusted import parse_json
+from gpuload.sources.drawn import Drawing
+from gpuload.sources.drawn_documents import DocumentSource
+from gpuload.sources.drawn_regions import AttributeOptions
+from gpuload.sources.files import Findings, Ref, extension_of
+from gpuload.sources.shapes import Shape, ellipse, polygon, turned_box
+
+Entry = Mapping[str, Any]
+
+_IMAGES = ("image", "img", "image_url", "url")  # the usual keys of the image of a task
+# What JSON-MIN says about a task besides its data and its annotation.
+_ABOUT_TASK = frozenset(
+    (
+        "id",
+        "annotator",
+        "annotation_id",
+        "created_at",
+        "updated_at",
+        "lead_time",
+        "agreement",
+    )
+)
+_SHAPES = ("rectanglelabels", "polygonlabels", "ellipselabels", "labels")
+
+
+class LabelStudioSource(DocumentSource):
+    """The exports "JSON", "JSON-MIN", "CSV" and "TSV" of Label Studio: rectangles, turned ones too, ellipses, polygons
+    and choices.
+
+    Of several annotations of an image in "JSON" the last one that was not cancelled counts. The other exports do not
+    say which of their columns hold choices: it is the only one with texts besides the image, or the one that the option
+    `attribute` names.
+    """
+
+    kind = "label-studio"
+    form = "Label Studio's JSON or CSV"
+    extensions = ("json", "csv", "tsv")
+    Options = AttributeOptions
+    options: AttributeOptions
+
+    def read_document(
+        self, file: Ref, findings: Findings, passed_over: Counter[str]
+    ) -> Iterator[Drawing]:
+        is_table = extension_of(file.name) != "json"
+        tasks = self._table(file) if is_table else self.document(file)
+        if any("data" not in task for task in tasks):
+            yield from self._of_minimal(tasks, passed_over)
+            return
+        several = 0
+        for task in tasks:
+            done = task.get("annotations") or task.get("completions") or []
+            done = [one for one in done if not one.get("was_cancelled")]
+            several += len(done) > 1
+            results = done[-1]["result"] if done else []
+            values = [_merged(result) for result in results if "value" in result]
+            yield _drawing(_image_in(task["data"]), values, passed_over)
+        if several:
+            findings.notes.append(
+                f"{several:,} images have several annotations, of which the last is packed"
+            )
+
+    def _table(self, file: Ref) -> list[Entry]:
+        """The tasks of a CSV, whose cells hold texts, or lists and dicts as JSON; the tool separates by commas or tabs,
+        whatever the file is called."""
+        lines = self.files.text(file.name).splitlines()
+        delimiter = max(",\t", key=lines[0].count)
+        return [
+            {name: _parsed(cell) for name, cell in row.items() if cell}
+            for row in csv.DictReader(lines, delimiter=delimiter)
+        ]
+
+    def _of_minimal(
+        self, tasks: Sequence[Entry], passed_over: Counter[str]
+    ) -> Iterator[Drawing]:
+        """The drawings of tasks without the tool's ids, whose annotations stand beside their data."""
+        shapes = [_drawn_in(task) for task in tasks]
+        choices = self.options.attribute
+        if not choices and not any(shapes):
+            choices = self._column_of_choices(tasks)
+        for task, values in zip(tasks, shapes, strict=True):
+            if choices:
+                values.append({"choices": _choices_in(task.get(choices))})
+            yield _drawing(_image_in(task), values, passed_over)
+
+    def _column_of_choices(self, tasks: Sequence[Entry]) -> str:
+        """The key whose values are classes of whole images; "" if there is none.
+
+        Raises:
+            SourceError: several keys may be it.
+        """
+        keys = {
+            key
+            for task in tasks
+            for key, value in task.items()
+            if key not in _ABOUT_TASK and _choices_in(value)
+        }
+        keys -= {next((key for key in _IMAGES if key in keys), "")}
+        if len(keys) > 1:
+            raise SourceError(
+                f"{self.title}: its tasks have the texts {some_of(sorted(keys))}. Which holds the classes? Give "
+                "--option attribute=NAME"
+            )
+        return next(iter(keys), "")
+
+
+def _parsed(cell: str) -> Any:
+    """The value of a cell: JSON, or a text."""
+    return parse_json(cell) if cell.startswith(("[{", "{", '["')) else cell
+
+
+def _drawn_in(task: Entry) -> list[Entry]:
+    """The shapes of a task of JSON-MIN, by whichever keys."""
+    lists = [value for value in task.values() if isinstance(value, list)]
+    return [
+        entry
+        for values in lists
+        for entry in values
+        if isinstance(entry, dict) and "original_width" in entry
+    ]
+
+
+def _choices_in(value: Any) -> list[str]:
+    """The classes that a value of JSON-MIN names: one alone, several, or none."""
+    values = value if isinstance(value, list) else [value]
+    choices = list[str]()
+    for entry in values:
+        if isinstance(entry, str):
+            choices.append(entry)
+        elif isinstance(entry, dict):
+            choices += entry.get("choices", ())
+    return choices
+
+
+def _merged(result: Entry) -> Entry:
+    sizes = {key: result.get(key) for key in ("original_width", "original_height")}
+    return {**result["value"], **sizes}
+
+
+def _image_in(values: Entry) -> str:
+    """The image of a task: the value that is called so, or the only text."""
+    texts = {key: value for key, value in values.items() if isinstance(value, str)}
+    for key in _IMAGES:
+        if key in texts:
+            return texts[key]
+    if len(texts) != 1:
+        raise ValueError(
+            f"its data have {some_of(sorted(values))}; which is the image?"
+        )
+    return next(iter(texts.values()))
+
+
+def _drawing(image: str, values: Sequence[Entry], passed_over: Counter[str]) -> Drawing:
+    shapes = list[Shape]()
+    labels = list[str]()
+    size = (0, 0)
+    for value in values:
+        if "choices" in value:
+            labels += value["choices"]
+            continue
+        size = int(value["original_width"]), int(value["original_height"])
+        shape = _shape(value, *size)
+        if shape is None:
+            kind = next((key for key in value if key.endswith("labels")), "shape")
+            passed_over[kind] += 1
+        else:
+            shapes.append(shape)
+    return Drawing(image, shapes, size, tuple(map(str, labels)))
+
+
+def _shape(value: Entry, width: int, height: int) -> Shape | None:
+    """A shape, whose values are percent of the sides of the image."""
+    names = next((value[kind] for kind in _SHAPES if value.get(kind)), None)
+    if names is None:
+        return None
+    label = str(names[0])
+    degrees = float(value.get("rotation") or 0)
+    if "points" in value:
+        points = [(x * width / 100, y * height / 100) for x, y in value["points"]]
+        return polygon(label, points)
+    x = value["x"] * width / 100
+    y = value["y"] * height / 100
+    if "radiusX" in value:
+        radii = value["radiusX"] * width / 100, value["radiusY"] * height / 100
+        return ellipse(label, (x, y), radii, degrees)
+    right = x + value["width"] * width / 100
+    bottom = y + value["height"] * height / 100
+    return turned_box(label, (x, y, right, bottom), degrees, (x, y))
