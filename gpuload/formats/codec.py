@@ -81,7 +81,10 @@ class Codec(ABC):
 
     def require(self, conversion: Conversion) -> None:
         """Raises DecodeError unless all packages of `needs` can be used, and may be."""
-        require(f"is {self.title}", conversion, *self.needs)
+        if not conversion.codecs:
+            raise DecodeError(f"is {self.title}, which is not read in place")
+        if reason := fault(*self.needs):
+            raise DecodeError(f"is {self.title}, and {reason}")
 
 
 def require(kind: str, conversion: Conversion, *packages: str) -> None:
