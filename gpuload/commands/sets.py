@@ -308,14 +308,26 @@ class Info:
         if dataset.classes is not None:
             rows.append(("classes", listed(dataset.classes)))
         if manifest.mean is not None and manifest.std is not None:
+            form = ".3f" if manifest.pixels.dtype == "uint8" else ".4g"
             mean, std = (
-                ", ".join(f"{value:.3f}" for value in values)
+                ", ".join(f"{value:{form}}" for value in values)
                 for values in (manifest.mean, manifest.std)
             )
             rows.append(
                 (
                     "mean, std",
                     f"({mean}), ({std}), from {counted(manifest.pixels_from, 'image')}",
+                )
+            )
+        if manifest.percentiles:
+            low, dark, bright, high = (
+                extreme(manifest.percentiles[name])
+                for name, extreme in (("0", min), ("2", min), ("98", max), ("100", max))
+            )
+            rows.append(
+                (
+                    "values",
+                    f"{low:g} to {high:g}, but for 2 % at each end {dark:g} to {bright:g}, over all channels",
                 )
             )
         return rows

@@ -54,7 +54,20 @@ _FIRST_ENCODINGS = frozenset(("jpg", "jpeg", "png", "npy"))
 
 _SIDE = whole(0, 2**31 - 1)
 _BYTES = whole(0, 2**62)
-_LEVELS = optional(several(number(0, 1, ""), "numbers in 0..1, one for each channel"))
+_LARGEST = 3.5e38  # of a float32
+_NUMBERS = several(number(-_LARGEST, _LARGEST, ""), "numbers, one for each channel")
+_LEVELS = optional(_NUMBERS)
+
+
+def _as_percentiles(value: Any) -> dict[str, tuple[float, ...]]:
+    if not isinstance(value, dict):
+        raise TypeError
+    return {as_text(name): _NUMBERS.read(numbers) for name, numbers in value.items()}
+
+
+_PERCENTILES = optional(
+    Rule("an object of numbers for each channel, by percentiles", _as_percentiles)
+)
 # The cache names files by it.
 _SHA256 = fitting(
     "64 hexadecimal digits",
@@ -124,7 +137,9 @@ class Manifest:
 
     classes: name of each class by its number, or None if the packer was not given names.
     width, height, image_bytes: the largest of any stored image, in pixels and bytes; DALI preallocates by them.
-    mean, std: of each channel over `pixels_from` images, with pixels in 0..1; None if not measured.
+    mean, std: of each channel over `pixels_from` images, with pixels in 0..1, floats as they are; None if not measured.
+    percentiles: of each channel over the same images, as stored, by their numbers as texts ("0", "0.1", …, "100"); to 8
+        bits, but for the smallest and the largest value. None for 8 bits, and for sets that were appended to.
     packing: the settings it was packed with and counts of what became of the images, for people who read the file.
     index_sha256, index_parts, index_offsets: of `index.arrow`, see `index.index_digests`; None where it is unknown.
     joined: files with further columns of the index.
@@ -139,6 +154,7 @@ class Manifest:
     mean: Annotated[tuple[float, ...] | None, _LEVELS] = None
     std: Annotated[tuple[float, ...] | None, _LEVELS] = None
     pixels_from: Annotated[int, _BYTES] = 0
+    percentiles: Annotated[dict[str, tuple[float, ...]] | None, _PERCENTILES] = None
     packing: Annotated[dict[str, Any], instance("an object", dict)] = dataclasses.field(
         default_factory=dict
     )
@@ -295,7 +311,21 @@ class Manifest:
             raise ValueError(
                 f"a set has one field of kind image or raw, and no two of one name; found {some_of(names, 8)}"
             )
+        self._check_levels()
         self._check_index_parts()
+
+    def _check_levels(self) -> None:
+        """Raises ValueError where what was measured cannot be of such pixels."""
+        pixels = self.pixels
+        levels = (*(self.mean or ()), *(self.std or ()))
+        if pixels.dtype != "float32" and not all(0 <= level <= 1 for level in levels):
+            raise ValueError("mean and std are not of pixels in 0..1")
+        for percentile, values in (self.percentiles or {}).items():
+            if len(values) != pixels.channels:
+                counts = f"{len(values)} for {pixels.channels} channels"
+                raise ValueError(
+                    f"percentile {percentile!r} has other values: {counts}"
+                )
 
     def _check_field(self, field: Field) -> None:
         """Raises ValueError where a field does not fit its kind, or the others."""
@@ -484,7 +514,7 @@ _OWN_FILES = (
     *ROOT_FILES,
 )
 # What older sets lack.
-OPTIONAL = ("index_sha256", "index_parts", "index_offsets", "joined")
+OPTIONAL = ("index_sha256", "index_parts", "index_offsets", "joined", "percentiles")
 
 
 def is_shard_name(name: str, may_be_elsewhere: bool) -> bool:

@@ -89,7 +89,8 @@ class StoredImage:
     kind: "kept", or what the image was before it was re-encoded.
     member: extension of the tar member. header: number of bytes of an `.npy` before the first pixel, else 0.
     placement: how it was resized. histogram: counts of the 256 values of each channel; None unless measured, and where
-        pixels are not uint8. points: its seek points; None: not looked for. remarks: as `Kind.remarks`.
+        pixels are not uint8. measured: the pixels (height, width, channels), if they are to be measured and not
+        uint8. points: its seek points; None: not looked for. remarks: as `Kind.remarks`.
     """
 
     data: bytes
@@ -100,6 +101,7 @@ class StoredImage:
     placement: Placement
     header: int = 0
     histogram: list[int] | None = None
+    measured: Array | None = None
     points: bytes | None = None
     remarks: Mapping[str, int] = field(default_factory=dict)
 
@@ -390,9 +392,15 @@ def _keep(
     if is_jpeg and not measured:
         image.draft("L", (max(1, width // _REDUCED), max(1, height // _REDUCED)))
     image.load()
-    histogram = _histogram(image, measured, encoding)
     return StoredImage(
-        data, width, height, KEPT, member, placement, histogram=histogram
+        data,
+        width,
+        height,
+        KEPT,
+        member,
+        placement,
+        histogram=_histogram(image, measured, encoding),
+        measured=_deep_pixels(image, measured, encoding),
     )
 
 
@@ -477,6 +485,7 @@ def _store_raw(
         placement,
         len(head),
         histogram,
+        measured=pixels if measured and histogram is None else None,
     )
 
 
@@ -514,7 +523,13 @@ def _encode(
     if encoding.lossless or encoding.pixels not in (RGB, GRAY):
         image.save(file, "PNG", icc_profile=profile or None)
         return StoredImage(
-            file.getvalue(), *image.size, kind, "png", placement, histogram=histogram
+            file.getvalue(),
+            *image.size,
+            kind,
+            "png",
+            placement,
+            histogram=histogram,
+            measured=_deep_pixels(image, measured, encoding),
         )
     if max(image.size) > _MAX_SIDE:
         raise DecodeError(
@@ -572,6 +587,15 @@ def _histogram(
     return (
         image if image.mode == pixels.mode else image.convert(pixels.mode)
     ).histogram()
+
+
+def _deep_pixels(
+    image: Image.Image, measured: bool, encoding: Encoding
+) -> Array | None:
+    """uint16 (height, width, 1), of an image of 16 bits that is to be measured."""
+    if not measured or encoding.pixels.dtype == "uint8":
+        return None
+    return np.asarray(image).astype(encoding.pixels.stored)[..., None]
 
 
 # JPEGs without Pillow: checked, and made baseline.

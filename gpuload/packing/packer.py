@@ -44,6 +44,7 @@ from gpuload.packing.plan import (
     settings_of,
 )
 from gpuload.packing.shard import ShardJob, ShardReport, pack_shard
+from gpuload.packing.spread import rounded, spread_of
 from gpuload.packing.workers import (
     Blame,
     Workers,
@@ -594,12 +595,16 @@ class _PackingRun:
         others = [
             _with_ends(field, total.extensions, old) for field in self.state.fields
         ]
+        spread = spread_of(total.spread, self.options.pixels.peak)
+        measured = spread or _mean_and_std(total.histogram)
         mean, std = _joint(
             [
                 (old.mean, old.std, old.pixels_from),
-                (*_mean_and_std(total.histogram), total.measured),
-            ]
+                (measured[0], measured[1], total.measured),
+            ],
+            is_deep=spread is not None,
         )
+        percentiles = spread.percentiles if spread and not old.shards else None
         return Manifest(
             shards=(*old.shards, *infos),
             fields=(self._image_field(total, old), *others),
@@ -607,6 +612,7 @@ class _PackingRun:
             mean=mean,
             std=std,
             pixels_from=old.pixels_from + total.measured,
+            percentiles=percentiles,
             packing=self._packing_facts(split, old),
         )
 
@@ -793,8 +799,13 @@ def _mean_and_std(histogram: Sequence[int]) -> tuple[_Levels, _Levels]:
     return mean, std
 
 
-def _joint(parts: Sequence[tuple[_Levels, _Levels, int]]) -> tuple[_Levels, _Levels]:
-    """Mean and std of sets, given by theirs and the numbers of measured images, by which they are weighted."""
+def _joint(
+    parts: Sequence[tuple[_Levels, _Levels, int]], is_deep: bool
+) -> tuple[_Levels, _Levels]:
+    """Mean and std of sets, given by theirs and the numbers of measured images, by which they are weighted.
+
+    is_deep: whether pixels are not uint8, so that they may be of any size and not only in 0..1.
+    """
     parts = [part for part in parts if None not in part[:2]]
     if len(parts) < 2:
         return parts[0][:2] if parts else (None, None)
@@ -802,4 +813,6 @@ def _joint(parts: Sequence[tuple[_Levels, _Levels, int]]) -> tuple[_Levels, _Lev
     weights = counts / sum(counts)
     joint = weights @ means
     std = np.sqrt(np.maximum(weights @ (stds**2 + means**2) - joint**2, 0))
+    if is_deep:
+        return tuple(map(rounded, joint.tolist())), tuple(map(rounded, std.tolist()))
     return tuple(joint.round(6).tolist()), tuple(std.round(6).tolist())

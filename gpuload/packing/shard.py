@@ -32,6 +32,7 @@ from gpuload.packing.image import StoredImage, prepare_image, store_picture
 from gpuload.packing.options import Encoding
 from gpuload.packing.output import cannot_write
 from gpuload.packing.plan import MEASURED, ROW, read_plan, shard_name
+from gpuload.packing.spread import Spread
 from gpuload.packing.workers import NOWHERE, Blamable, noted_position
 from gpuload.sources.listing import DRAWN_HEIGHT, DRAWN_WIDTH, NAME, addresses
 from gpuload.sources.source import Source
@@ -96,6 +97,7 @@ class ShardReport:
         pictures by field and extension, as in "depth.png".
     histogram: 256 C exact counts of the values of each of C channels over the `measured` images; [] where these are not
         uint8.
+    spread: of the measured images where these are not uint8, as `Spread.as_json` gives it, a part for each shard.
     read_bytes: bytes of the images read from the source.
     remarks: counts by a sentence for the user, see `Kind.remarks`.
     seconds: that packing it took.
@@ -107,6 +109,7 @@ class ShardReport:
     kinds: Counter[str] = dataclasses.field(default_factory=Counter)
     members: Counter[str] = dataclasses.field(default_factory=Counter)
     histogram: list[int] = dataclasses.field(default_factory=list)
+    spread: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     measured: int = 0
     read_bytes: int = 0
     remarks: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -124,6 +127,7 @@ class ShardReport:
             sum(counts)
             for counts in zip_longest(self.histogram, other.histogram, fillvalue=0)
         ]
+        self.spread += other.spread
         self.measured += other.measured
         self.read_bytes += other.read_bytes
         self.remarks += other.remarks
@@ -172,6 +176,8 @@ def pack_shard(job: ShardJob) -> ShardReport:
         else:
             temporary.unlink()
         packed.report.histogram = packed.histogram.tolist()
+        if packed.spread is not None:
+            packed.report.spread = [packed.spread.as_json()]
         packed.report.seconds = time.monotonic() - started
         write_atomically(job.note("done"), json.dumps(vars(packed.report)).encode())
     return packed.report
@@ -224,6 +230,7 @@ class _Packing:
         self.histogram = np.zeros(
             256 * pixels.channels if pixels.dtype == "uint8" else 0, np.int64
         )
+        self.spread: Spread | None = None  # none where nothing is measured
 
     def run(self, note: Callable[[int, int], None]) -> None:
         """Packs all samples of the shard, in order."""
@@ -344,6 +351,11 @@ class _Packing:
             )
         if image.histogram is not None:
             self.histogram += image.histogram
+            self.report.measured += 1
+        if image.measured is not None:
+            if self.spread is None:
+                self.spread = Spread(image.measured.shape[2])
+            self.spread.add(image.measured)
             self.report.measured += 1
 
     def index_rows(self) -> bytes:
