@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Letterbox,
         Normalize,
         PadOrCrop,
+        Patches,
         RandomCrop,
     )
     from gpuload.augment import RandomResizedCrop, Resize, ScaleJitter, Stretch, ZoomOut
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from gpuload.loader.iterator import DaliIterator
     from gpuload.order.arguments import Balance, Buckets, Mixture, Repeated
     from gpuload.order.arguments import Shuffle, Weights, mix
+    from gpuload.order.budget import Budget
     from gpuload.packing.index import index_shards as index
     from gpuload.packing.packer import pack
     from gpuload.packing.verify import verify
@@ -71,8 +73,8 @@ __version__ = "0.1.0"
 
 # Imported on first use, so that the packer's workers need not wait for them: names by their module below gpuload.
 _LAZY = {
-    "augment": "Augment CenterCrop Cover Letterbox Normalize PadOrCrop RandomCrop RandomResizedCrop Resize ScaleJitter "
-    "Stretch ZoomOut",
+    "augment": "Augment CenterCrop Cover Letterbox Normalize PadOrCrop Patches RandomCrop RandomResizedCrop Resize "
+    "ScaleJitter Stretch ZoomOut",
     "decode.arguments": "Both Dali OnCorrupt",
     "disk.dataset": "Dataset",
     "disk.fetch": "fetch",
@@ -85,6 +87,7 @@ _LAZY = {
     "fields.keypoints": "Keypoints",
     "fields.targets": "Target",
     "loader.iterator": "DaliIterator",
+    "order.budget": "Budget",
     "order.arguments": "Balance Buckets Mixture Repeated Shuffle Weights mix",
     "packing.index": "index",
     "packing.packer": "pack",
@@ -102,6 +105,7 @@ __all__ = [
     "Both",
     "Boxes",
     "Buckets",
+    "Budget",
     "Captions",
     "CenterCrop",
     "Codec",
@@ -132,6 +136,7 @@ __all__ = [
     "OneHot",
     "OutputError",
     "PadOrCrop",
+    "Patches",
     "Picture",
     "RandomCrop",
     "RandomResizedCrop",

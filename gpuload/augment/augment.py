@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from gpuload import checks
-from gpuload.augment.crops import CROP, CropName, Geometry, Images, Resize
+from gpuload.augment.crops import CROP, CropName, Geometry, Images, Patches, Resize
 from gpuload.augment.translate import arguments_of
 from gpuload.augment.views import (
     DType,
@@ -45,6 +45,7 @@ from gpuload.errors import ArgumentError
 from gpuload.fields.images import GRAY, MODE, Pixels
 from gpuload.functions.function import Function
 from gpuload.order.arguments import Buckets
+from gpuload.order.budget import PatchGrid
 from gpuload.transforms.compose import parts_of
 from gpuload.transforms.erasing import RandomErasing
 from gpuload.transforms.steps import Steps, Transform, draw_steps, sample_draws
@@ -132,8 +133,8 @@ class Augment:
             images of their own size, as a list; for size=None. Or an object, which has arguments of its own:
             `RandomResizedCrop(scale, ratio)`, `CenterCrop(resize=…)`, `Stretch()`, `PadOrCrop(fill)`,
             `Cover(random=…)`; and `RandomCrop(padding, …)`: nothing is scaled; the image may be padded, and is cropped
-            at a random position. `Letterbox(fill)`, `ScaleJitter(scale)` and `ZoomOut(…)` scale and pad, and
-            `Resize(size, max_size)` gives each image its own size.
+            at a random position. `Letterbox(fill)`, `ScaleJitter(scale)` and `ZoomOut(…)` scale and pad;
+            `Resize(size, max_size)` and `Patches(patch, max_tokens)` give each image its own size.
         flip: Probability of a horizontal flip; by default 0.5 with "random", `RandomCrop`, `ScaleJitter` and `ZoomOut`,
             else 0.
         vertical_flip: Probability of a vertical flip.
@@ -205,7 +206,8 @@ class Augment:
         name = type(self.crop).__name__
         if has_own_sizes != (self.size is None):
             raise ArgumentError(
-                f"Augment(size={shown(self.size)}, crop={name}(…)): size=None is for 'keep' and gpuload.Resize(…)"
+                f"Augment(size={shown(self.size)}, crop={name}(…)): size=None is for 'keep', gpuload.Resize(…) and "
+                "gpuload.Patches(…)"
             )
         if not has_own_sizes:
             return
@@ -292,7 +294,14 @@ class Augment:
     @property
     def _multiple(self) -> int | None:
         """Of images of their own sizes, what divides those of a batch; None where they come as a list."""
+        if isinstance(self.crop, Patches):
+            return self.crop.patch
         return self.crop.pad_to_multiple_of if isinstance(self.crop, Resize) else None
+
+    @property
+    def grid(self) -> PatchGrid | None:
+        """How images are divided into patches; None where they are not."""
+        return self.crop.grid if isinstance(self.crop, Patches) else None
 
     @property
     def function(self) -> Function | None:
@@ -334,9 +343,11 @@ class Augment:
             constants = Normalize((0.0,) * channels, (1.0,) * channels)
         crop = self._geometry
         function = self.function
+        grid = self.grid
         return Form(
             self.dtype,
-            self.layout,
+            # The channels of a pixel are together in a patch.
+            self.layout if grid is None else "channels_last",
             self.interpolation,
             "image" if self.normalize == "image" else "constants",
             constants.mean,
@@ -357,6 +368,7 @@ class Augment:
             if function.before_crop
             else "after_crop",
             ops=self._ops,
+            patch=0 if grid is None else grid.patch,
         )
 
     @cached_property

@@ -26,6 +26,7 @@ from gpuload.checks import (
 )
 from gpuload.errors import ArgumentError
 from gpuload.fields.motion import Crops as Crops  # fields move with them
+from gpuload.order.budget import MOST_PX, MOST_TOKENS, PatchGrid
 from gpuload.types import F64, I64, Bools, HeightWidth
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Cover",
     "Letterbox",
     "PadOrCrop",
+    "Patches",
     "RandomCrop",
     "RandomResizedCrop",
     "Resize",
@@ -46,7 +48,6 @@ PADDING_MODES: tuple[PaddingMode, ...] = get_args(
 Levels = int | tuple[int, ...]  # of all channels, or of each
 Padding = int | tuple[int, ...]
 
-MOST_PX = 65_535  # along a side, as of a size
 _ATTEMPTS = 10  # as in torchvision's RandomResizedCrop
 
 SHARES = ascending(
@@ -517,6 +518,43 @@ def _upright(images: Images, shorter: F64, longer: F64) -> F64:
     sides = np.where(is_upright, longer, shorter), np.where(is_upright, shorter, longer)
     shape: F64 = np.maximum(np.stack(sides, axis=1), 1)
     return shape
+
+
+@settings
+class Patches(Geometry):
+    """Whole images of their own sizes as patches, as a `crop` of `Augment(None, …)`: NaFlex's and NaViT's input.
+
+    Both sides of an image are stretched to the nearest number of patches. An image of more patches than `max_tokens` is
+    made smaller, without changing its aspect ratio further. A batch's images are a dict, as timm's NaFlexVit takes it:
+    "patches": (N, L, patch * patch * C), row by row from the upper left, the C channels of a pixel together.
+    "patch_coord": int64 (N, L, 2), row and column of each.
+    "patch_valid": bool (N, L), False for the padding up to L, the patches of the largest image in the batch.
+
+    Args:
+        patch: Side of a patch in pixels.
+        max_tokens: Patches of an image, at most.
+
+    Raises:
+        ArgumentError: A value out of its range.
+    """
+
+    patch: Annotated[int, checks.whole(1, 1024)] = 16
+    max_tokens: Annotated[int, checks.whole(1, MOST_TOKENS)] = 1024
+
+    places: ClassVar[bool] = True
+    own_sizes: ClassVar[bool] = True
+
+    @property
+    def grid(self) -> PatchGrid:
+        """How many patches images have."""
+        return PatchGrid(self.patch, self.max_tokens)
+
+    def draw(self, images: Images) -> Crops:
+        """As `Geometry.draw`."""
+        shapes = self.grid.shapes(images.heights, images.widths) * self.patch
+        pixels = shapes.astype(np.float64)
+        crops = placed(images, np.zeros(2), pixels, pixels)
+        return crops._replace(sizes=shapes, padded=True)
 
 
 @settings

@@ -35,6 +35,7 @@ class Schedule:
         pixels: Of the images in a batch.
         is_single: One view is made of each sample, whether it was given in a list or not.
         buckets: Of all views, where batches have their sizes; else None.
+        grid: Of the patches that images become, or None.
         functions: Of the user's, each once.
         processes: That call them; 0: threads do.
 
@@ -69,6 +70,11 @@ class Schedule:
                 for view in everything
             ),
         )
+        self.grid = _shared("Patches", (view.grid for view in everything))
+        if self.grid is not None and count > 1:
+            raise ArgumentError(
+                f"augment: Patches makes one view of each sample, and there are {count}. Use one"
+            )
         functions = [
             function for view in everything if (function := view.function) is not None
         ]

@@ -182,7 +182,9 @@ class Form(NamedTuple):
             largest.
         padding_mode: Of the crop.
         function: Where the user's function is called, "" where there is none.
-        ops: Codes of steps that are drawn; rare ones may be missing. The others are arguments of `Augment`.
+        ops: Codes of steps that are drawn; rare ones may be missing.
+        patch: Side of the patches into which padded images are divided; 0 where they are not. The others are arguments
+            of `Augment`.
     """
 
     dtype: DType
@@ -201,6 +203,7 @@ class Form(NamedTuple):
     padding_mode: PaddingMode = "constant"
     function: Literal["after_crop", "before_crop", ""] = ""
     ops: tuple[int, ...] = ()
+    patch: int = 0
 
     def fills(self, channels: int) -> tuple[int, ...]:
         """The fill of each channel."""

@@ -225,7 +225,7 @@ class Buffers:
     when the last of them is freed, in whichever thread, the memory returns to the pool.
 
     Args:
-        rows: Of each array, at most.
+        rows: Of each array, mostly; more get memory of their own size.
         kept: Unused arrays to keep.
         allocate: Makes an array of a shape and dtype. An array serves any shape that takes at least half of it, so that
             batches of several sizes share the same few.
@@ -242,7 +242,7 @@ class Buffers:
 
     def take(self, count: int, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """An array (count, *shape) with undefined contents, in use nowhere else."""
-        memory = self._find_free(self._rows * math.prod(shape))
+        memory = self._find_free(max(self._rows, count) * math.prod(shape))
         lease = _Lease(memory, (count, *shape))
         weakref.finalize(lease, self._free.append, memory).atexit = False
         return np.asarray(lease)

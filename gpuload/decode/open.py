@@ -283,6 +283,13 @@ def open_decoder(
             if functions
             else opening.stages(name, pictures)
         )
+    image = pictures[0]
+    patch = image.forms[0].patch if image.is_image else 0
+    if patch:
+        from gpuload.decode.patches import MakePatches
+
+        memory = opening.buffers(image.dtype(image.forms[0]))
+        stages.append(MakePatches(image.name, patch, resources.num_threads, memory))
     runner = Runner(stages, resources.prefetch, opening.device)
     pixels = {picture.name: picture.stored.source for picture in pictures}
     return FaultHandler(runner, on_corrupt, prepare, pixels)
@@ -455,6 +462,10 @@ def check_for_dali(name: Backend, image: PictureForm) -> None:
     if name == "both" and any(form.places for form in image.forms):
         raise ArgumentError(
             "decoder='both': does not scale and pad, as one of the crops here does. Use decoder='native' or 'dali'"
+        )
+    if any(form.patch for form in image.forms):
+        raise ArgumentError(
+            f"decoder={name!r}: does not make patches. Use decoder='native', which a GPU gets pixels from, too"
         )
     if any(form.padding_mode != "constant" for form in image.forms):
         raise ArgumentError(

@@ -23,6 +23,7 @@ from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, some_of
 from gpuload.fields.kind import FieldSpec
 from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
+from gpuload.order.budget import Budget
 from gpuload.output.arrays import Output
 from gpuload.store.url import LOCATION
 
@@ -96,7 +97,11 @@ ARGUMENTS: dict[str, Rule[Any]] = {
         instance("", Dataset, Mixture),
         LOCATION,
     ),
-    "batch_size": whole(1, 2**31 - 1),  # DALI's limit
+    "batch_size": either(
+        "a whole number in 1..2,147,483,647, or a gpuload.Budget of tokens",
+        instance("", Budget),
+        whole(1, 2**31 - 1),  # DALI's limit
+    ),
     "augment": ANYTHING,  # checked by `Schedule`
     "fields": Rule(
         "a list of names and specs, such as ['image', 'label'] or ['image', Boxes()], or a dict of them by other names",

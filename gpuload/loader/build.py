@@ -16,7 +16,8 @@ from gpuload.decode.interface import PictureForm, Resources, no_pixels
 from gpuload.decode.open import choose_decoder, open_decoder, plan_resources
 from gpuload.loader.config import LoaderConfig
 from gpuload.loader.pipeline import CorruptSamples, Pipeline
-from gpuload.order.plan import OrderPlan, plan_order
+from gpuload.order.budget import Budget
+from gpuload.order.plan import OrderPlan, plan_order, plan_order_by_tokens
 from gpuload.output.arrays import Arrays, make_arrays
 from gpuload.output.collate import Collate
 from gpuload.read.batches import BatchReader, BucketedReader, WantedFields, check_space
@@ -64,6 +65,18 @@ def build_order(config: LoaderConfig, schedule: Schedule) -> OrderPlan:
     Raises:
         ArgumentError: arguments contradict each other, or do not fit the data.
     """
+    if isinstance(config.batch_size, Budget):
+        return plan_order_by_tokens(
+            config.data,
+            config.ranks,
+            config.batch_size,
+            schedule.grid,
+            config.shuffle,
+            config.seed,
+            drop_last=config.drop_last,
+            steps_per_epoch=config.steps_per_epoch,
+            sampling=config.sampling,
+        )
     return plan_order(
         config.data,
         config.ranks,
@@ -113,7 +126,7 @@ def build_decoding(
     resources = plan_resources(
         decoder,
         config.ranks,
-        min(config.batch_size, order.epochs.samples),
+        min(order.large_batch, order.epochs.samples),
         config.num_threads,
         config.prefetch,
     )
@@ -133,7 +146,7 @@ def build_decoding(
     if dali_decodes and device_id is not None:
         check_whole_images(
             config.datasets,
-            config.batch_size,
+            order.batch_size,
             resources.prefetch,
             device_id,
             share=1 - resources.cpu_share if backend == "both" else 1.0,
@@ -184,7 +197,7 @@ def build_reader(
     Raises:
         ArgumentError: the cache of a remote set is too small for the shards in use at a time.
     """
-    check_space(config.datasets, order.window, config.batch_size, order.node_lanes)
+    check_space(config.datasets, order.window, order.batch_size, order.node_lanes)
     reader: Callable[..., BatchReader] = BatchReader
     if order.buckets is not None:
         reader = partial(BucketedReader, order.buckets, order.epochs)
@@ -254,7 +267,7 @@ def build_preview(config: LoaderConfig, built: Built) -> Pipeline:
     collate = build_fields(replace(config, keys=None), built.schedule, marks=not skips)
     collate.mixes = built.collate.mixes
     threads = min(built.decoding.resources.num_threads, 4)
-    samples = min(config.batch_size, built.order.epochs.samples)
+    samples = min(built.order.large_batch, built.order.epochs.samples)
     resources = Resources(samples, threads, 1)
     pictures = built.decoding.pictures
     backend, _ = choose_decoder(

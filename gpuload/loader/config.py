@@ -13,6 +13,7 @@ from gpuload.fields.kind import FieldSpec
 from gpuload.loader.arguments import by_pictures
 from gpuload.machine.ranks import Ranks, find_ranks
 from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
+from gpuload.order.budget import Budget
 from gpuload.output.arrays import Output
 
 DropLast = bool | Literal["exact", "even"]
@@ -24,7 +25,7 @@ class LoaderConfig:
 
     Attributes:
         data: The data set, or a mixture of several.
-        batch_size: Samples in a batch of this process.
+        batch_size: Samples in a batch of this process, or a budget of tokens.
         augment: Of the image: one view, several, or either by the first epoch in which it is used.
         alone: By name, the augmentations of further pictures that move by themselves.
         fields: The requested fields, in the order of a batch.
@@ -45,7 +46,7 @@ class LoaderConfig:
     """
 
     data: Dataset | Mixture
-    batch_size: int
+    batch_size: int | Budget
     augment: Augments | Mapping[int, Augments]
     alone: Mapping[str, Augment]
     fields: tuple[str | FieldSpec, ...]

@@ -35,6 +35,7 @@ from gpuload.machine.apart import Flag
 from gpuload.machine.ranks import Ranks, compare_ranks, compare_with_counterparts
 from gpuload.monitor import MOST_STEPS, Metrics
 from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
+from gpuload.order.budget import Budget
 from gpuload.order.epoch import is_sorted_by_class
 from gpuload.order.stream import Position
 from gpuload.output.arrays import Output
@@ -56,7 +57,8 @@ class DaliIterator:
     Args:
         data: A packed folder or its URL (s3://bucket/set/train, also gs, az, https, hf), a `Dataset` or a subset of
             one, which has options for caching, verification and excluded samples, or a mixture made by `mix`.
-        batch_size: Samples per batch of this process; the global batch has batch_size * world_size.
+        batch_size: Samples per batch of this process; the global batch has batch_size * world_size. `Budget(tokens)`:
+            with a crop of `Patches`, as many samples of nearly equal size as have so many patches.
         augment: The size, crop, normalisation and dtype of the images. Each of several makes a view of every sample; a
             dict gives the first epoch in which each is used: {0: Augment(128), 6: Augment(160)}. With a size of
             `Buckets([(1024, 1024), (832, 1216), …])` or `Buckets(area=…)`, each sample is in the bucket nearest to its
@@ -140,7 +142,7 @@ class DaliIterator:
     def __init__(
         self,
         data: str | Path | Dataset | Mixture,
-        batch_size: int,
+        batch_size: int | Budget,
         *,
         augment: Augments | Mapping[int, Augments],
         fields: Sequence[str | FieldSpec] | Mapping[str, str | FieldSpec] = (
@@ -225,8 +227,8 @@ class DaliIterator:
 
     @property
     def batch_size(self) -> int:
-        """Samples in a batch of this process."""
-        return self.config.batch_size
+        """Samples in a batch of this process; with a budget of tokens, in the largest one."""
+        return self._order.batch_size
 
     @property
     def seed(self) -> int:
@@ -400,7 +402,7 @@ class DaliIterator:
         are decoded separately on the CPU, in whole batches; those that do not decode are black and marked.
 
         Raises:
-            ArgumentError: the loader has no images, or `batch` did not come from it.
+            ArgumentError: the loader has no images, or patches of them; or `batch` did not come from it.
             GpuloadError: after `close`, or in a process that inherited the loader over fork.
         """
         self._check_usable()
@@ -408,6 +410,11 @@ class DaliIterator:
         if not collate.has_images:
             raise ArgumentError(
                 f"DaliIterator.preview: fields={self.fields!r} has no {collate.image!r}. Add it to show images"
+            )
+        if self._built.schedule.grid is not None:
+            raise ArgumentError(
+                "DaliIterator.preview: shows images, and Patches makes none. Use Resize(...) to look "
+                "at these"
             )
         drawing = BatchDrawing(
             self._built.schedule.forms,
@@ -568,9 +575,7 @@ class DaliIterator:
         self._built.collate.mixes = check("DaliIterator", "mixup_enabled", value, FLAG)
 
     def __repr__(self) -> str:
-        unused = (
-            self._epochs.samples - len(self) * self.batch_size * self.ranks.world_size
-        )
+        unused = self._epochs.samples - self._epochs.handed_out
         left_out = (
             f" ({unused:,} left out of each epoch)" if self.drop_last and unused else ""
         )

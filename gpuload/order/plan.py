@@ -23,10 +23,11 @@ from gpuload.order.arguments import (
     Shuffle,
     digest,
 )
+from gpuload.order.budget import Budget, PatchGrid, find_batch_sizes
 from gpuload.order.epoch import ALL, Share
 from gpuload.order.sampling import find_samplings
-from gpuload.order.stream import BucketPlan, Epochs, Position, Stream
-from gpuload.types import U8
+from gpuload.order.stream import BucketPlan, Epochs, Position, Stream, TokenEpochs
+from gpuload.types import I64, U8
 
 VERSION = 1
 
@@ -37,6 +38,8 @@ _USUAL: Mapping[str, Any] = {
     "bucket_batch": None,
     "samples_per_epoch": None,
     "samples_per_step": None,
+    "batch_tokens": None,
+    "batch_multiple": None,
 }
 
 
@@ -48,7 +51,10 @@ class OrderPlan:
     without buckets. window: shards that are mixed, and waited for, at a time. node_lanes: lanes that this machine
     reads. settings: seed, shuffle, window and lanes; sampling, a fingerprint of the weights or classes that samples are
     drawn by; buckets, what the order by buckets depends on; bucket_batch, samples in a global batch, where there are
-    buckets.
+    buckets; samples_per_epoch or samples_per_step, where a mixture's schedule counts these; batch_tokens and
+    batch_multiple, tokens in a global batch and what divides its samples, where there is a budget. batch_size: samples
+    in a batch of this process, at most. large_batch: in one of the largest images, where batches differ; memory is
+    allocated for these.
     """
 
     make_stream: Callable[[], Stream]
@@ -58,6 +64,8 @@ class OrderPlan:
     node_lanes: int
     data: Dataset | Mixture
     settings: Mapping[str, Any]
+    batch_size: int
+    large_batch: int
 
     def state_dict(self, position: Position) -> dict[str, Any]:
         """Under 1 kB, and JSON: a checkpoint of any kind can hold it. Without the settings that are as usual."""
@@ -213,7 +221,113 @@ def plan_order(
         else (share.stop - share.first) * ranks.local_world_size
     )
     return OrderPlan(
-        make_stream, epochs, plan, window, min(mixing.lanes, node_lanes), data, settings
+        make_stream,
+        epochs,
+        plan,
+        window,
+        min(mixing.lanes, node_lanes),
+        data,
+        settings,
+        batch_size,
+        batch_size,
+    )
+
+
+def plan_order_by_tokens(
+    data: Dataset | Mixture,
+    ranks: Ranks,
+    budget: Budget,
+    grid: PatchGrid | None,
+    shuffle: Shuffle | None,
+    seed: int,
+    *,
+    drop_last: DropLast,
+    steps_per_epoch: int | None = None,
+    sampling: AnySampling | None = None,
+) -> OrderPlan:
+    """The plan of a loader whose batches have a budget of tokens. An epoch is a pass.
+
+    grid: of the patches that images become. The others are those of `plan_order`.
+
+    Raises:
+        ArgumentError: the arguments contradict each other, or do not fit the data.
+        ShardError: the size of a sample is not in the index.
+    """
+    mixing = shuffle or Shuffle()
+    if grid is None:
+        raise ArgumentError(
+            "batch_size=Budget(...): counts the patches of images of their own sizes. Use "
+            "augment=gpuload.Augment(None, gpuload.Patches(...))"
+        )
+    unlike = {
+        "a mixture": isinstance(data, Mixture),
+        "sampling=": sampling is not None,
+        "steps_per_epoch=": steps_per_epoch is not None,
+        "Shuffle(lanes=...)": mixing.lanes > 1,
+        "drop_last='even'": drop_last == "even",
+    }
+    for name, is_given in unlike.items():
+        if is_given:
+            raise ArgumentError(
+                f"batch_size=Budget(...): each epoch is one pass over one data set, in whole batches, and {name} needs "
+                "other epochs. Leave it out, or use Buckets"
+            )
+    assert isinstance(data, Dataset)
+    multiple = budget.multiple or ranks.world_size
+    if multiple % ranks.world_size:
+        raise ArgumentError(
+            f"Budget(multiple={multiple}): is no multiple of {counted(ranks.world_size, 'rank')}, which get equally "
+            "many samples"
+        )
+    lengths = grid.lengths
+    heights, widths = _image_sizes(data, "a budget of tokens")
+    tokens = grid.shapes(heights, widths).prod(axis=1)
+    numbers = np.searchsorted(lengths, tokens).astype(np.uint8)
+    totals = np.bincount(numbers, minlength=len(lengths))
+    batch_tokens = budget.tokens * ranks.world_size
+    by_tokens = find_batch_sizes(
+        lengths, totals, batch_tokens, multiple, drops_rest=drop_last is True
+    )
+    plan = BucketPlan((), (numbers,), totals, is_whole=True, by_tokens=by_tokens)
+    window = 1 if data.cache is not None and shuffle is None else mixing.window
+    make_stream = partial(
+        Stream, data, None, seed=seed, window=window, shuffle=shuffle is not None
+    )
+    largest = int(by_tokens.of_buckets[totals > 0].max())
+    epochs = TokenEpochs(
+        len(data),
+        largest,
+        drop_last,
+        ranks.rank,
+        ranks.world_size,
+        plan=plan,
+        make_stream=make_stream,
+    )
+    if not epochs.batches:
+        raise ArgumentError(
+            f"Budget(tokens={budget.tokens}): {data.folder} has {counted(len(data), 'sample')}, fewer than "
+            f"{multiple}, so an epoch has no batch. Use a smaller multiple, or drop_last=False"
+        )
+    settings = {
+        "seed": seed,
+        "shuffle": shuffle is not None,
+        "window": mixing.window,
+        **_USUAL,
+        "buckets": grid.fingerprint,
+        "batch_tokens": batch_tokens,
+        "batch_multiple": multiple,
+    }
+    sizes = by_tokens.of_buckets[totals > 0] // ranks.world_size
+    return OrderPlan(
+        make_stream,
+        epochs,
+        plan,
+        window,
+        1,
+        data,
+        settings,
+        int(sizes.max()),
+        int(sizes.min()),
     )
 
 
@@ -245,14 +359,19 @@ def _plan_buckets(
 
 def _number_samples(dataset: Dataset, buckets: Buckets) -> U8:
     """uint8 (len,): the bucket of each sample of a data set, by the width and height in the index."""
+    heights, widths = _image_sizes(dataset, "buckets")
+    return buckets.numbers(widths, heights)
+
+
+def _image_sizes(dataset: Dataset, user: str) -> I64:
+    """(2, len): heights and widths in pixels. user: what needs them, for messages."""
     if dataset.tiling is not None:
         raise ArgumentError(
-            "Buckets: are for whole images, and tiles have one size. Use Augment(size)"
+            f"{user.capitalize()}: needs whole images, and tiles have one size. Use Augment(size)"
         )
-    heights, widths = dataset.image_sizes(
-        dataset.stored_samples(np.arange(len(dataset))), "buckets"
-    ).T
-    return buckets.numbers(widths, heights)
+    samples = dataset.stored_samples(np.arange(len(dataset)))
+    sizes: I64 = dataset.image_sizes(samples, user).T
+    return sizes
 
 
 def _find_share(

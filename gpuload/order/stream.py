@@ -2,9 +2,9 @@
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import MIXTURE, make_key
 from gpuload.order.arguments import DropLast, Mixture
+from gpuload.order.budget import BatchSizes, Left
 from gpuload.order.epoch import ALL, EpochOrder, Share
 from gpuload.order.sampling import Sampling
 from gpuload.order.turns import make_turns
@@ -320,13 +321,15 @@ class BucketPlan:
     sizes: (height, width) of each bucket. numbers: for each data set uint8 (len,), the bucket of each sample.
     totals: int64 (buckets,), samples of each in a pass that has each sample of one data set once; else None.
     is_whole: each sample comes in its own epoch, and what is left is handed out at its end as smaller batches; else it
-    stays in the queues and comes in the next epoch.
+    stays in the queues and comes in the next epoch. by_tokens: sizes of batches by a budget; images then have their own
+    sizes, and `sizes` is empty.
     """
 
     sizes: tuple[HeightWidth, ...]
     numbers: tuple[U8, ...]
     totals: I64 | None = None
     is_whole: bool = False
+    by_tokens: BatchSizes | None = None
 
     def epochs(self, epochs: Epochs) -> Epochs:
         """The epochs of the same loader without buckets, with them."""
@@ -355,12 +358,22 @@ class BucketedStream:
     """
 
     def __init__(self, stream: Stream, plan: BucketPlan, epochs: Epochs) -> None:
-        self.stream, self._size, self._own_part = stream, epochs.batch_size, epochs.part
-        self._numbers, self._totals, self._buckets = (
-            plan.numbers,
-            plan.totals,
-            len(plan.sizes),
-        )
+        self.stream = stream
+        self._own_part = epochs.part
+        self._numbers = plan.numbers
+        self._totals = plan.totals
+        if plan.by_tokens is None:
+            self._sizes = np.full(len(plan.sizes), epochs.batch_size)
+            self._left = (
+                ()
+                if plan.totals is None
+                else _one_of_each(plan.totals, epochs.batch_size)
+            )
+        else:
+            self._sizes = plan.by_tokens.of_buckets
+            self._left = plan.by_tokens.left
+        self._buckets = len(self._sizes)
+        self._own_left = self._find_own_left()
         self._pass = 0 if plan.totals is None else int(plan.totals.sum())
         self._epoch = self._pass if plan.is_whole else 0  # 0: queues are never emptied
         self._portion = min(_PLANNED, max(_LEAST_PLANNED, sum(map(len, plan.numbers))))
@@ -384,25 +397,44 @@ class BucketedStream:
         if self._totals is None or self._epoch:
             return position // self._epoch if self._epoch else 0
         # So many passes before the position, each bucket has at least a batch: none after it holds an older sample.
-        back = 1 + self._size // int(self._totals[self._totals > 0].min())
+        present = self._totals > 0
+        back = 1 + int((self._sizes[present] // self._totals[present]).max())
         return max(position // self._pass - back, 0)
 
     def waiting(self) -> Members:
         """This rank's samples of the batch asked for last, of those after it and of the queues, as far as planned."""
         found = [batch.members[self._own(len(batch.members))] for batch in self._ahead]
         for bucket, queue in enumerate(self._queues):
-            found.append(queue[self._own(self._size_of_next(bucket))])
+            if self._is_whole_next(bucket):
+                found.append(queue[self._own(int(self._sizes[bucket]))])
+            else:
+                found += [queue[rows] for rows in self._own_left[bucket]]
         return np.concatenate(found)
 
     def _own(self, size: int) -> slice:
         return slice(*self._own_part(0, size)[:2]) if size else slice(0)
 
-    def _size_of_next(self, bucket: int) -> int:
+    def _is_whole_next(self, bucket: int) -> bool:
+        """Whether the next batch of a bucket is a whole one, and not of what is left at the end of an epoch."""
         if not self._epoch or self._totals is None:
-            return self._size
-        return int(
-            min(self._size, self._totals[bucket] - self._made[bucket] * self._size)
-        )
+            return True
+        begun = (self._made[bucket] + 1) * self._sizes[bucket]
+        return bool(begun <= self._totals[bucket])
+
+    def _find_own_left(self) -> list[list[slice]]:
+        """For each bucket, this rank's samples among those left at the end of an epoch."""
+        own_left: list[list[slice]] = [[] for _ in range(self._buckets)]
+        for batch in self._left:
+            own = self._own(sum(stop - first for _, first, stop in batch))
+            before = 0
+            for bucket, first, stop in batch:
+                begin = max(own.start or 0, before)
+                end = min(own.stop, before + stop - first)
+                if begin < end:
+                    rows = slice(first + begin - before, first + end - before)
+                    own_left[bucket].append(rows)
+                before += stop - first
+        return own_left
 
     def _seek(self, first: int) -> None:
         """Begins at the start of a pass. What waits in the queues there is unknown but for its number: zeros stand for
@@ -412,7 +444,7 @@ class BucketedStream:
             if self._totals is None
             else first * self._totals
         )
-        left = seen * 0 if self._epoch else seen % self._size
+        left = seen * 0 if self._epoch else seen % self._sizes
         self._next = first * self._pass  # in the stream
         self._planned = int((seen - left).sum())  # in the order by buckets
         self._queues = [np.zeros(count, MEMBER) for count in left.tolist()]
@@ -437,20 +469,25 @@ class BucketedStream:
                 queue = np.concatenate(
                     [self._queues[bucket], by_bucket[stop - size : stop]]
                 )
-                made = len(queue) // self._size
-                for first in range(0, made * self._size, self._size):
-                    batch = queue[first : first + self._size]
+                batch_size = int(self._sizes[bucket])
+                made = len(queue) // batch_size
+                for first in range(0, made * batch_size, batch_size):
+                    batch = queue[first : first + batch_size]
                     whole.append((int(batch["position"][-1]), bucket, batch))
-                self._queues[bucket] = queue[made * self._size :].copy()
+                self._queues[bucket] = queue[made * batch_size :].copy()
                 self._made[bucket] += made
         for _, bucket, batch in sorted(whole, key=lambda entry: entry[0]):
             self._emit(bucket, batch)
         self._next = end
         if self._epoch and end % self._epoch == 0:
-            for bucket in _by_rest([len(queue) for queue in self._queues]):
-                self._emit(bucket, self._queues[bucket])
-                self._queues[bucket] = np.empty(0, MEMBER)
+            for left in self._left:
+                parts = [
+                    self._queues[bucket][first:stop] for bucket, first, stop in left
+                ]
+                self._emit(left[0][0], np.concatenate(parts))
+            self._queues = [np.empty(0, MEMBER) for _ in self._queues]
             self._made[:] = 0
+            self._planned = end  # behind samples that are left out
 
     def _emit(self, bucket: int, members: Members) -> None:
         self._ahead.append(
@@ -486,6 +523,53 @@ def _by_rest(rests: list[int]) -> list[int]:
         (bucket for bucket, rest in enumerate(rests) if rest),
         key=lambda bucket: (-rests[bucket], bucket),
     )
+
+
+def _one_of_each(totals: I64, batch_size: int) -> tuple[tuple[Left, ...], ...]:
+    """The batches at the end of an epoch where each is of one bucket."""
+    rests = (totals % batch_size).tolist()
+    return tuple(((bucket, 0, rests[bucket]),) for bucket in _by_rest(rests))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenEpochs(Epochs):
+    """Epochs whose batches differ in size, in a sequence that depends on the order of the epoch.
+
+    plan: with a budget. make_stream: makes the stream of the order. batch_size is that of the largest batch.
+    """
+
+    plan: BucketPlan
+    make_stream: Callable[[], Stream]
+
+    @cached_property
+    def batches(self) -> int:
+        """As of `Epochs`: in each epoch the same, since each bucket then has the same samples."""
+        assert self.plan.by_tokens is not None and self.plan.totals is not None
+        of_buckets = self.plan.totals // self.plan.by_tokens.of_buckets
+        return int(of_buckets.sum()) + len(self.plan.by_tokens.left)
+
+    @cached_property
+    def handed_out(self) -> int:
+        """As of `Epochs`."""
+        assert self.plan.by_tokens is not None and self.plan.totals is not None
+        sizes = self.plan.by_tokens.of_buckets
+        whole = int((self.plan.totals // sizes * sizes).sum())
+        left = self.plan.by_tokens.left
+        return whole + sum(stop - first for batch in left for _, first, stop in batch)
+
+    def is_last(self, position: Position) -> bool:
+        """As of `Epochs`."""
+        return position.samples >= self.handed_out
+
+    def _bounds(self, position: Position) -> Iterator[tuple[int, int]]:
+        """As of `Epochs`: from the order itself, planned as far as it is asked for."""
+        bucketed = BucketedStream(self.make_stream(), self.plan, self)
+        start = position.samples
+        while start < self.handed_out:
+            batch = bucketed.batch_at(position.begin + start)
+            stop = batch.stop - position.begin
+            yield start, stop
+            start = stop
 
 
 def before(members: Members, epoch: int, place: int) -> Bools:

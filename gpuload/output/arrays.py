@@ -36,6 +36,10 @@ class Arrays:
         batch = self.from_decoder(pixels)
         return batch.transpose(0, 3, 1, 2) if self._channels_last else batch
 
+    def patches(self, patches: Any) -> Any:
+        """A batch (N, L, values of a patch) of the batch's dtype, from the decoder's patches."""
+        return self.from_decoder(patches)
+
     def from_decoder(self, array: Any) -> Any:
         """An array of the same shape and dtype as the decoder's, a NumPy array or one that supports DLPack."""
         return _in_host_memory(array)
@@ -101,12 +105,16 @@ class _TorchArrays(Arrays):
         self._dtype = getattr(torch, dtype)
 
     def images(self, pixels: Any) -> Any:
-        batch = self.from_decoder(pixels)
+        batch = self.patches(pixels)
+        return batch.permute(0, 3, 1, 2) if self._channels_last else batch
+
+    def patches(self, patches: Any) -> Any:
+        batch = self.from_decoder(patches)
         if (
             batch.dtype != self._dtype
         ):  # bfloat16. `to` would wait for the GIL even with nothing to do
             batch = batch.to(self._dtype)
-        return batch.permute(0, 3, 1, 2) if self._channels_last else batch
+        return batch
 
     def from_decoder(self, array: Any) -> Any:
         if isinstance(array, np.ndarray):

@@ -23,6 +23,7 @@ from gpuload.batchwise.mixers import Mixer
 from gpuload.batchwise.transforms import apply_transforms, check_transforms
 from gpuload.decode.interface import Changed, Decoded, PictureForm
 from gpuload.decode.open import find_stored
+from gpuload.decode.patches import patch_places, patch_shapes
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, some_of
 from gpuload.fields.images import GRAY, Pixels
@@ -36,7 +37,7 @@ from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
 from gpuload.read.shards import check_first_rows
 from gpuload.transforms.warps import affine_of
-from gpuload.types import HeightWidth
+from gpuload.types import I64, HeightWidth
 
 CORRUPT = "corrupt"  # the field that on_corrupt="mark" adds
 
@@ -135,6 +136,7 @@ class Collate:
         self.members = _shard_members(self._bound)
         self._is_single = schedule.is_single
         self._lists = [form.sizes == "list" for form in schedule.forms]
+        self._patch = schedule.forms[0].patch
         classes = datasets[0].classes
         self._num_classes = None if classes is None else len(classes)
         self._asked = tuple(field.name for field in bound)
@@ -192,10 +194,11 @@ class Collate:
             raise ArgumentError(
                 "fields: 'bucket' is the number of a batch's bucket, and there are none. Give size=Buckets(...)"
             )
-        if self._transforms and (any(self._lists) or not self._is_single):
+        is_array = self._is_single and not any(self._lists) and not self._patch
+        if self._transforms and not is_array:
             raise ArgumentError(
-                "batch_transforms: change one view of a batch, of images of one size, not a list of images or several "
-                "views. Use one view, or Resize(pad_to_multiple_of=1), or transform them in the training loop"
+                "batch_transforms: change one view of a batch, of images of one size, not a list of images, patches or "
+                "several views. Use one view, or Resize(pad_to_multiple_of=1), or transform them in the training loop"
             )
         classes = tuple(f.name for f in self._bound if isinstance(f, BoundIntegers))
         for augment in schedule.all_augments():
@@ -236,7 +239,11 @@ class Collate:
                 views = [
                     self._array(make, pixels, array) for array in decoded.pictures[name]
                 ]
-                fields[name] = self._pixels(batch, name, views)
+                if self._patch and name == self.image:
+                    shapes = patch_shapes(batch.image_views[0], self._patch)
+                    fields[name] = _with_places(make, views[0], shapes)
+                else:
+                    fields[name] = self._pixels(batch, name, views)
                 if self._marks and broken:
                     _clear(fields[name], list(broken), missing_value(pixels))
             if self._transforms:
@@ -310,7 +317,7 @@ class Collate:
         if field.kind == "mask":
             return make.cast(make.from_decoder(array)[:, 0], field.dtype)
         if field.values is None:
-            return make.images(array)
+            return make.patches(array) if self._patch else make.images(array)
         values = make.from_decoder(array)
         return values[:, 0] if isinstance(field.values, IdValues) else values
 
@@ -514,9 +521,28 @@ def _top_left(image: Any, size: HeightWidth) -> Any:
     return image[..., :height, :width]
 
 
+def _with_places(make: Arrays, patches: Any, shapes: I64) -> dict[str, Any]:
+    """Patches (N, L, …) with where they lie.
+
+    Args:
+        make: Makes arrays.
+        patches: Of a batch.
+        shapes: int64 (N, 2), rows and columns of patches of each image.
+    """
+    longest = int(shapes.prod(axis=1).max(initial=1))
+    coordinates, is_valid = patch_places(shapes, longest)
+    return {
+        "patches": patches[:, :longest],  # shorter if the largest was replaced
+        "patch_coord": make.from_host(coordinates),
+        "patch_valid": make.from_host(is_valid),
+    }
+
+
 def _clear(pixels: Any, rows: list[int], level: float) -> None:
     """Sets these rows of an array, or of one for each view, to a level."""
-    for array in pixels if isinstance(pixels, tuple) else (pixels,):
+    views = pixels if isinstance(pixels, tuple) else (pixels,)
+    for view in views:
+        array = view["patches"] if isinstance(view, dict) else view
         if isinstance(array, list):  # each of its own size
             for row in rows:
                 array[row][:] = level

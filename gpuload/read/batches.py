@@ -431,6 +431,8 @@ class BucketedReader(BatchReader):
         self, augments: Sequence[Augment], bucket: int
     ) -> tuple[Augment, ...]:
         """The augmentations with the output size of a bucket, which are kept until others are given."""
+        if not self._output_sizes:  # images have their own
+            return tuple(augments)
         if self._sized[0] is not augments:
             self._sized = augments, {}
         by_bucket = self._sized[1]
