@@ -28,7 +28,8 @@ import gpuload
 
 MAGNIFIED = 64  # factor by which the picture magnifies the difference
 SHOWN = 4
-_GAP_PX, _FONT_PX = 8, 14
+_GAP_PX = 8
+_FONT_PX = 14
 
 
 class Measured(NamedTuple):
@@ -99,7 +100,9 @@ def timed(
     batches: Iterable[torch.Tensor], images: int, use: Callable[[torch.Tensor], None]
 ) -> tuple[float, float]:
     """images/s, and the CPU cores kept busy."""
-    started, cpu, seen = time.perf_counter(), time.process_time(), 0
+    started = time.perf_counter()
+    cpu = time.process_time()
+    seen = 0
     for batch in first_batches(batches, images):
         use(batch)
         seen += len(batch)
@@ -148,9 +151,11 @@ def draw(left: Measured, right: Measured, names: tuple[str, str]) -> Image.Image
     chosen = torch.linspace(0, len(left.images) - 1, SHOWN).long().tolist()
     magnified = (difference * MAGNIFIED).clamp(max=255).to(torch.uint8)
     side = left.images.shape[-1]
-    step, head = side + _GAP_PX, _FONT_PX + 2 * _GAP_PX
+    step = side + _GAP_PX
+    head = _FONT_PX + 2 * _GAP_PX
     picture = Image.new("RGB", (3 * step + _GAP_PX, len(chosen) * step + head), "white")
-    pen, font = ImageDraw.Draw(picture), ImageFont.load_default(_FONT_PX)
+    pen = ImageDraw.Draw(picture)
+    font = ImageFont.load_default(_FONT_PX)
     for column, (title, pixels) in enumerate(
         (
             (names[0], left.images),

@@ -121,7 +121,9 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     shards = args.shards or folder.with_name(folder.name + "-packed")
     pack(folder, shards)
     trainer = Trainer(shards, args)
-    batches, first_epoch, done = len(trainer.train), 0, 0
+    batches = len(trainer.train)
+    first_epoch = 0
+    done = 0
     pauses = {
         round(batches * part / args.validations)
         for part in range(1, args.validations + 1)
@@ -131,14 +133,16 @@ def run(args: argparse.Namespace, folder: Path) -> None:
         print(
             f"Resumed from {args.checkpoint} in epoch {first_epoch + 1}, after {done} of its {batches} batches"
         )
-    of_train, of_val = len(trainer.train.dataset), len(trainer.val.dataset)
+    of_train = len(trainer.train.dataset)
+    of_val = len(trainer.val.dataset)
     print(
         f"{of_train:,} images for training, {of_val:,} for validation, of {trainer.classes} classes with background; "
         f"chance is {1 / trainer.classes:.1%}"
     )
     history: list[dict[str, Any]] = []
     for epoch in range(first_epoch, args.epochs):
-        total, seen = torch.zeros(2, device=trainer.device), 0
+        total = torch.zeros(2, device=trainer.device)
+        seen = 0
         with tqdm(
             total=batches,
             initial=done,

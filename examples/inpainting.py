@@ -32,7 +32,9 @@ from rich.table import Table
 
 import gpuload
 
-SIDE_PX, HOLE_PX, SHARD_IMAGES = 64, 32, 15_000
+SIDE_PX = 64
+HOLE_PX = 32
+SHARD_IMAGES = 15_000
 
 # Timed batches of each size: from files, from a cold start, warm; and warm ones before those, which fill the queues.
 ROUNDS = {1: (20, 3, 2000, 50), 128: (10, 3, 200, 20), 10_000: (2, 2, 10, 6)}
@@ -183,7 +185,9 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     ):
         table.add_column(head, justify="right")
     for row in rows:
-        files, cold, warm = row["files_s"], row["cold_s"], row["warm_s"]
+        files = row["files_s"]
+        cold = row["cold_s"]
+        warm = row["warm_s"]
         seconds = [measure.in_seconds(times["median"]) for times in (files, cold, warm)]
         extremes = (
             f"{measure.in_seconds(warm['min'])} – {measure.in_seconds(warm['max'])}"

@@ -32,7 +32,9 @@ import gpuload
 class Images(pl.LightningDataModule):
     def __init__(self, folder: Path, batch_size: int, size: int) -> None:
         super().__init__()
-        self.folder, self.batch_size, self.size = folder, batch_size, size
+        self.folder = folder
+        self.batch_size = batch_size
+        self.size = size
 
     def _loader(
         self, split: str, augment: gpuload.Augment, shuffle: bool

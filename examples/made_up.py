@@ -88,7 +88,8 @@ def pictures(
 
 
 def _photo(path: Path, number: int, empty: bool) -> Picture:
-    encoded, name = path.read_bytes(), path.parent.name
+    encoded = path.read_bytes()
+    name = path.parent.name
     width, height = Image.open(io.BytesIO(encoded)).size
     inset = np.random.default_rng((1, number)).uniform(0, 0.1, 4) * (
         width,
@@ -108,7 +109,8 @@ def _digits(count: int, side: int, some_empty: bool) -> Iterator[Picture]:
         rng = np.random.default_rng((0, number))
         canvas = Image.fromarray(rng.integers(0, 60, (side, side, 3), np.uint8))
         which = int(rng.integers(len(found.target)))
-        digit, name = DIGITS[found.target[which]], str(rng.choice(list(COLOURS)))
+        digit = DIGITS[found.target[which]]
+        name = str(rng.choice(list(COLOURS)))
         extent = int(rng.uniform(0.5, 0.8) * side)
         left, top = (
             int(place) for place in rng.integers(0, side - extent, 2, endpoint=True)
@@ -129,7 +131,8 @@ def _digits(count: int, side: int, some_empty: bool) -> Iterator[Picture]:
 def balance(pixels: npt.NDArray[np.uint8]) -> float:
     """How much brighter the right half of an image is than the left, -1..1: a target that a flip negates."""
     half = pixels.shape[1] // 2
-    left, right = pixels[:, :half].mean(), pixels[:, -half:].mean()
+    left = pixels[:, :half].mean()
+    right = pixels[:, -half:].mean()
     return float((right - left) / max(right + left, 1e-6))
 
 
@@ -171,7 +174,8 @@ def write_hdf5(out: Path, found: Iterator[Picture], side: int) -> int:
     import h5py
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    count, numbers = 0, dict[str, int]()
+    count = 0
+    numbers = dict[str, int]()
     with h5py.File(out, "w") as file:
         images = file.create_dataset(
             "images",
@@ -203,10 +207,8 @@ def write_hdf5(out: Path, found: Iterator[Picture], side: int) -> int:
 def write_detection(out: Path, found: Iterator[Picture]) -> int:
     """ILSVRC's folders, with an XML of boxes for each image. Every third image has a second, small box of another
     class."""
-    images, annotations = (
-        out / "Data" / "DET" / "train",
-        out / "Annotations" / "DET" / "train",
-    )
+    images = out / "Data" / "DET" / "train"
+    annotations = out / "Annotations" / "DET" / "train"
     images.mkdir(parents=True)
     annotations.mkdir(parents=True)
     number = 0

@@ -96,7 +96,9 @@ def memory() -> Memory:
 
 def mapped_bytes(folder: Path) -> int:
     """Bytes of the files below a folder that are resident in this process's memory maps. Takes some ms."""
-    inside, kilobytes, start = False, 0, str(folder.resolve()) + "/"
+    inside = False
+    kilobytes = 0
+    start = str(folder.resolve()) + "/"
     with open("/proc/self/smaps") as maps:
         for line in maps:
             if line[0] in "0123456789abcdef":  # the first line of a mapping

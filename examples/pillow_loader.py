@@ -20,7 +20,8 @@ from torch.utils.data import DataLoader, Dataset
 import gpuload
 
 # ImageNet's, for pixels in 0..1: those of torchvision's pretrained weights, and the defaults of `gpuload.Augment`.
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
 
 Transform = Callable[[Image.Image], Image.Image]
 
@@ -102,11 +103,13 @@ def random_window(
     width: int, height: int, scale: tuple[float, float]
 ) -> tuple[int, int, int, int]:
     """(left, top, width, height): ten attempts at an area and a ratio, then the largest window in the center."""
-    low, high = 3 / 4, 4 / 3
+    low = 3 / 4
+    high = 4 / 3
     for _ in range(10):
         area = width * height * torch.empty(1).uniform_(*scale).item()
         ratio = math.exp(torch.empty(1).uniform_(math.log(low), math.log(high)).item())
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        w = round(math.sqrt(area * ratio))
+        h = round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
             left = int(torch.randint(0, width - w + 1, (1,)).item())
             top = int(torch.randint(0, height - h + 1, (1,)).item())
@@ -122,7 +125,8 @@ def center_crop(image: Image.Image, size: int) -> Image.Image:
     side = min(image.size)
     width, height = (int(shorter * length / side) for length in image.size)
     image = image.resize((width, height), Image.Resampling.BILINEAR)
-    left, top = round((width - size) / 2), round((height - size) / 2)
+    left = round((width - size) / 2)
+    top = round((height - size) / 2)
     return image.crop((left, top, left + size, top + size))
 
 

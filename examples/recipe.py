@@ -52,13 +52,14 @@ def draw_shape(number: int, side: int = 64) -> dict[str, Any]:
     """A shape of a random place, size and colour on noise: a sample to be packed."""
     rng = np.random.default_rng(number)
     image = Image.fromarray(rng.integers(90, 165, (side, side, 3), np.uint8))
-    draw, kind = ImageDraw.Draw(image), SHAPES[number % len(SHAPES)]
+    draw = ImageDraw.Draw(image)
+    kind = SHAPES[number % len(SHAPES)]
     size = int(rng.integers(side // 3, 3 * side // 4))
-    x, y = (int(start) for start in rng.integers(0, side - size, 2))
-    color = tuple(
-        int(level) for level in rng.choice([20, 235], 3) + rng.integers(-15, 16, 3)
-    )
-    box, part = (x, y, x + size, y + size), max(2, size // 5)
+    x, y = rng.integers(0, side - size, 2).tolist()
+    levels = rng.choice([20, 235], 3) + rng.integers(-15, 16, 3)
+    color = tuple(levels.tolist())
+    part = max(2, size // 5)
+    box = (x, y, x + size, y + size)
     if kind in ("circle", "ring"):
         draw.ellipse(box, color if kind == "circle" else None, color, part)
     elif kind in ("square", "frame"):
@@ -70,21 +71,28 @@ def draw_shape(number: int, side: int = 64) -> dict[str, Any]:
         draw.line((x, y + size, x + size, y), color, part)
     elif kind == "bar":
         draw.rectangle((x, y + 2 * part, x + size, y + 3 * part), color)
+    elif kind == "stripes":
+        for top in range(y, y + size, 2 * part):
+            draw.rectangle((x, top, x + size, top + part - 1), color)
     else:
-        for row in range(0, size, 2 * part):
-            if kind == "stripes":
-                draw.rectangle((x, y + row, x + size, y + row + part - 1), color)
-                continue
-            for column in range(0, size, 2 * part):
-                shift = part if kind == "checks" and row // part % 4 else 0
-                cell = (
-                    x + column + shift,
-                    y + row,
-                    x + column + shift + part,
-                    y + row + part,
-                )
-                (draw.ellipse if kind == "dots" else draw.rectangle)(cell, color)
+        draw_cells(draw, kind, box, part, color)
     return {"image": image, "label": kind}
+
+
+def draw_cells(
+    draw: ImageDraw.ImageDraw,
+    kind: str,
+    box: tuple[int, int, int, int],
+    part: int,
+    color: tuple[int, ...],
+) -> None:
+    """Dots or checks in a box, each `part` pixels wide."""
+    left, top, right, bottom = box
+    draw_cell = draw.ellipse if kind == "dots" else draw.rectangle
+    for y in range(top, bottom, 2 * part):
+        shift = part if kind == "checks" and (y - top) // part % 4 else 0
+        for x in range(left + shift, right + shift, 2 * part):
+            draw_cell((x, y, x + part, y + part), color)
 
 
 def digits() -> Iterator[dict[str, Any]]:
@@ -143,7 +151,8 @@ class Run:
         batch_size: int,
         size: int,
     ) -> None:
-        train, scale = shards / "train", (0.5, 1.0)
+        train = shards / "train"
+        scale = (0.5, 1.0)
         if name == "gpuload":
             augment = gpuload.Augment(
                 size, crop=gpuload.RandomResizedCrop(scale=scale), flip=0
@@ -297,10 +306,8 @@ def main(argv: list[str] | None = None) -> int:
         )
         found = compare(shards, args.seeds, args.epochs, args.batch_size, args.size)
     for name, own in found.items():
-        accuracies, took = (
-            own["accuracies"],
-            mean(run["seconds"][-1] for run in own["runs"]),
-        )
+        accuracies = own["accuracies"]
+        took = mean(run["seconds"][-1] for run in own["runs"])
         spread = (
             f" ({min(accuracies):.1%}–{max(accuracies):.1%})" if args.seeds > 1 else ""
         )

@@ -139,7 +139,9 @@ def train(
 ) -> Epoch:
     """Trains one epoch. other: the trainer for the steps of the net alone."""
     total = torch.zeros((), device=loader.device)
-    both, net, resident = Clock(loader.device), Clock(loader.device), 0
+    both = Clock(loader.device)
+    net = Clock(loader.device)
+    resident = 0
     batches = iter(loader)
     for first in range(0, len(loader), STEPS):
         with both:
@@ -181,8 +183,11 @@ def run(args: argparse.Namespace, store: Path) -> None:
             range(64), loader, strict=False
         ):  # what happens once per process is not timed
             pass
-        trainer, other = Trainer(loader.device), Trainer(loader.device)
-        alone, net, both = [], [], []
+        trainer = Trainer(loader.device)
+        other = Trainer(loader.device)
+        alone = []
+        net = []
+        both = []
         for number in range(args.epochs):
             alone.append(time_loader(loader))
             epoch = train(loader, trainer, other, peak)

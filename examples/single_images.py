@@ -56,8 +56,13 @@ def train_epoch(
 ) -> dict[str, Any]:
     """Trains one epoch, prints a line every --every batches, and returns the figures."""
     optimizer = torch.optim.AdamW(net.parameters(), 2e-3)
-    peak, seen, loss_sum = measure.PeakMemory(), 0, torch.zeros(())
-    read, decode, wait, of_shards = [], [], [], 0
+    peak = measure.PeakMemory()
+    seen = 0
+    loss_sum = torch.zeros(())
+    read = []
+    decode = []
+    wait = []
+    of_shards = 0
     begun = time.perf_counter()
     print(
         f"{'batch':>6} {'read':>9} {'decode':>9} {'waited':>9} {'own memory':>11} {'loss':>6}"

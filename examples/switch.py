@@ -41,17 +41,16 @@ import gpuload
 SHAPES = ("disc", "square", "triangle", "cross")
 FREQUENCY = (8, 4, 2, 1)  # of each, in the training set
 STORED, SIZE = 96, 48  # pixels of a stored image, and of a crop
-SCALE, JITTER = (0.5, 1.0), (0.4, 0.4, 0.4)
+SCALE = (0.5, 1.0)
+JITTER = (0.4, 0.4, 0.4)
 Loader = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
 
 def draw(shape: str, rng: np.random.Generator) -> bytes:
     """A JPEG of one shape: any colour, place and size, on noise."""
     image = Image.fromarray(rng.integers(0, 180, (STORED, STORED, 3), np.uint8))
-    pen, colour = (
-        ImageDraw.Draw(image),
-        tuple(int(level) for level in rng.integers(80, 256, 3)),
-    )
+    pen = ImageDraw.Draw(image)
+    colour = tuple(int(level) for level in rng.integers(80, 256, 3))
     side = int(rng.integers(STORED // 6, STORED // 3))
     x, y = (
         int(place)
@@ -156,10 +155,12 @@ def train(loader: Loader, val: Loader, epochs: int, seed: int) -> dict[str, floa
     torch.manual_seed(seed)
     net = make_net()
     optimizer = torch.optim.AdamW(net.parameters(), 3e-3)
-    seen, begun = 0, time.perf_counter()
+    seen = 0
+    begun = time.perf_counter()
     for epoch in range(epochs):
         if epoch == 1:
-            seen, begun = 0, time.perf_counter()
+            seen = 0
+            begun = time.perf_counter()
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * (1 - epoch / epochs)
         for images, labels in loader:
@@ -220,10 +221,8 @@ def plot(found: dict[str, list[dict[str, float]]], path: Path) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
     colours = ("#8a8a8a", "#1f6fb4", "#d1702a")
     for place, runs in enumerate(found.values()):
-        accuracies, rates = (
-            [100 * run["accuracy"] for run in runs],
-            [run["images_per_s"] for run in runs],
-        )
+        accuracies = [100 * run["accuracy"] for run in runs]
+        rates = [run["images_per_s"] for run in runs]
         left.plot(
             [place] * len(runs),
             accuracies,

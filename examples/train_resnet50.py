@@ -66,18 +66,12 @@ class Bottleneck(nn.Module):
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
-        self.conv1, self.norm1 = (
-            nn.Conv2d(channels, width, 1, bias=False),
-            nn.BatchNorm2d(width),
-        )
-        self.conv2, self.norm2 = (
-            nn.Conv2d(width, width, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(width),
-        )
-        self.conv3, self.norm3 = (
-            nn.Conv2d(width, 4 * width, 1, bias=False),
-            nn.BatchNorm2d(4 * width),
-        )
+        self.conv1 = nn.Conv2d(channels, width, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
+        self.norm3 = nn.BatchNorm2d(4 * width)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels != 4 * width:
             self.shortcut = nn.Sequential(
@@ -93,7 +87,8 @@ class Bottleneck(nn.Module):
 
 def resnet50(classes: int) -> nn.Module:
     """25.6 million weights for 1,000 classes."""
-    blocks, channels = [], 64
+    blocks = []
+    channels = 64
     for depth, width in zip(DEPTHS, WIDTHS, strict=True):
         for number in range(depth):
             blocks.append(
@@ -222,8 +217,10 @@ def run(batches: Batches, trainer: Trainer, warm_up: int, steps: int) -> Turn:
     for images, labels in islice(source, warm_up):
         trainer.step(images, labels)
     trainer.wait()
-    seen, waited = 0, 0.0
-    started, cpu = time.perf_counter(), time.process_time()
+    seen = 0
+    waited = 0.0
+    started = time.perf_counter()
+    cpu = time.process_time()
     for _ in range(steps):
         before = time.perf_counter()
         images, labels = next(source)

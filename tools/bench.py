@@ -66,6 +66,40 @@ _SMALL_BYTES = 20_000
 def main(argv: list[str] | None = None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
+    pythons = _prepare(parser, args)
+    try:
+        args.folder = packed_folders(args.folder)[0]
+        dataset = gpuload.Dataset(args.folder)
+    except gpuload.GpuloadError as error:
+        print(error, file=sys.stderr)
+        return 2
+    _check_set(parser, args, dataset)
+    work = _work_of(args, dataset)
+    if args.lock:
+        from benchmark.lock import measure_lock, print_lock
+
+        print_lock(measure_lock(work))
+        return 0
+    title = (
+        f"{args.threads} threads or workers, batches of {args.batch_size}, {args.size}×{args.size} {args.dtype}, "
+        f"{counted(args.rounds, 'round')} of {args.images:,} images"
+    )
+    lines = describe(work, args.folder)
+    if args.features:
+        is_measured = _compare_features(args, work, pythons, title, lines)
+    else:
+        labels = count_labels(dataset)
+        is_measured = _compare_loaders(args, work, pythons, labels, title, lines)
+    if not is_measured:
+        print("no loader could run, for the reasons above", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _prepare(
+    parser: argparse.ArgumentParser, args: argparse.Namespace
+) -> dict[str, str]:
+    """Checks the arguments and completes them; the interpreter of each loader that has its own."""
     if args.cold is None:
         args.cold = 0 if args.against else args.rounds
     _check_device(parser, args)
@@ -79,15 +113,16 @@ def main(argv: list[str] | None = None) -> int:
             parser.error(f"--against {args.against}: {error.stderr.decode().strip()}")
     if args.plot and (fault := fault_of("matplotlib")) is not None:
         parser.error(f"--plot: {fault.reason}. {fault.remedy}")
-    try:
-        args.folder = packed_folders(args.folder)[0]
-        dataset = gpuload.Dataset(args.folder)
-    except gpuload.GpuloadError as error:
-        print(error, file=sys.stderr)
-        return 2
-    if dataset.manifest.pixels.mode != "RGB" and not args.features:
+    return pythons
+
+
+def _check_set(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, dataset: gpuload.Dataset
+) -> None:
+    mode = dataset.manifest.pixels.mode
+    if mode != "RGB" and not args.features:
         parser.error(
-            f"{args.folder}: has mode {dataset.manifest.pixels.mode}, and loaders are compared on RGB images. Pack it "
+            f"{args.folder}: has mode {mode}, and loaders are compared on RGB images. Pack it "
             "with --mode RGB"
         )
     _check_images(parser, args, dataset)
@@ -97,7 +132,10 @@ def main(argv: list[str] | None = None) -> int:
             f"{counted(len(dataset), 'sample')}; "
             "use a smaller one"
         )
-    work = Work(
+
+
+def _work_of(args: argparse.Namespace, dataset: gpuload.Dataset) -> Work:
+    return Work(
         args.folder.resolve(),
         args.batch_size,
         args.size,
@@ -109,16 +147,32 @@ def main(argv: list[str] | None = None) -> int:
         samples=len(dataset),
         largest=(dataset.manifest.width, dataset.manifest.height),
     )
-    title = (
-        f"{args.threads} threads or workers, batches of {args.batch_size}, {args.size}×{args.size} {args.dtype}, "
-        f"{counted(args.rounds, 'round')} of {args.images:,} images"
-    )
-    if args.lock:
-        from benchmark.lock import measure_lock, print_lock
 
-        print_lock(measure_lock(work))
-        return 0
-    lines = describe(work, args.folder)
+
+def _compare_features(
+    args: argparse.Namespace,
+    work: Work,
+    pythons: dict[str, str],
+    title: str,
+    lines: list[str],
+) -> bool:
+    """Measures the features and prints their ratios; False if no loader could run."""
+    record = {"machine": lines, "setting": title}
+    rows = compare(args.features, work, pythons, args.rounds, record, args.json)
+    if rows:
+        print_ratios(rows, title, lines)
+    return bool(rows)
+
+
+def _compare_loaders(
+    args: argparse.Namespace,
+    work: Work,
+    pythons: dict[str, str],
+    labels: Any,
+    title: str,
+    lines: list[str],
+) -> bool:
+    """Measures the loaders, and prints, writes and plots their figures; False if none could run."""
 
     def write(limits: dict[str, Any] | None = None, complete: bool = False) -> None:
         """Writes what has been measured so far: an interrupted run keeps its complete rounds."""
@@ -135,15 +189,7 @@ def main(argv: list[str] | None = None) -> int:
             temporary.write_text(json.dumps(record, indent=1) + "\n")
             temporary.replace(args.json)
 
-    if args.features:
-        record = {"machine": lines, "setting": title}
-        rows = compare(args.features, work, pythons, args.rounds, record, args.json)
-        if rows:
-            print_ratios(rows, title, lines)
-            return 0
-        print("no loader could run, for the reasons above", file=sys.stderr)
-        return 2
-    course = Course(work, pythons, count_labels(dataset), write)
+    course = Course(work, pythons, labels, write)
     names = [
         name
         for name in _asked(args)
@@ -153,8 +199,7 @@ def main(argv: list[str] | None = None) -> int:
     ceiling = Ceiling(work) if course.results else None
     course.run_warm(args.rounds, ceiling)
     if not any(result.warm for result in course.results.values()):
-        print("no loader could run, for the reasons above", file=sys.stderr)
-        return 2
+        return False
     course.run_cold(args.cold)
 
     limits = None
@@ -168,7 +213,7 @@ def main(argv: list[str] | None = None) -> int:
         from benchmark.plot import plot
 
         plot(rows, limits, title, args.plot)
-    return 0
+    return True
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -95,7 +95,8 @@ def main() -> int:
     args = parser.parse_args()
     if args.runs < 1:
         parser.error(f"--runs {args.runs}: expected at least 1")
-    folder, scratch = args.folder.absolute(), args.folder.absolute() / "scratch"
+    folder = args.folder.absolute()
+    scratch = args.folder.absolute() / "scratch"
     peers = Peers(
         folder, scratch, interpreters(parser, args.python, LOADERS), args.network * 1e6
     )
@@ -105,7 +106,8 @@ def main() -> int:
         "machine": platform.machine(),
         "runs": args.runs,
     }
-    load, begun = os.getloadavg()[0], time.monotonic()
+    load = os.getloadavg()[0]
+    begun = time.monotonic()
     try:
         found = peers.run(args.runs)
     finally:

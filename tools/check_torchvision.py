@@ -13,10 +13,8 @@ from packaging.version import Version
 def problem() -> str | None:
     """What is wrong with the installed torch and torchvision, and what to do; None if nothing, or one is missing."""
     try:
-        installed, wanted = (
-            metadata.version("torch"),
-            metadata.requires("torchvision") or [],
-        )
+        installed = metadata.version("torch")
+        wanted = metadata.requires("torchvision") or []
     except metadata.PackageNotFoundError:
         return None
     for requirement in map(Requirement, wanted):

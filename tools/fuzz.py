@@ -96,7 +96,8 @@ def main() -> int:
 
 def _record(path: Path, name: str, result: dict[str, object]) -> None:
     found = json.loads(path.read_text()) if path.exists() else {"targets": {}}
-    found["python"], found["machine"] = platform.python_version(), platform.machine()
+    found["python"] = platform.python_version()
+    found["machine"] = platform.machine()
     found["versions"] = {package: version(package) for package in PACKAGES}
     found["targets"][name] = result
     path.write_text(json.dumps(found, indent=1) + "\n")

@@ -314,7 +314,8 @@ def describe_host(device: str) -> dict[str, Any]:
     old_driver = any(
         int(gpu["driver_version"].split(".")[0]) < 580 for gpu in gpus
     )  # the first for CUDA 13
-    versions, missing = {}, []
+    versions = {}
+    missing = []
     for name in requirements(device, "cuda12" if old_driver else "cuda13"):
         try:
             versions[name] = importlib.metadata.version(name)
@@ -546,6 +547,86 @@ def smoke(device: str) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.smoke:
+        return smoke(args.smoke)
+    if args.packages:
+        return report_packages(args.packages)
+    if args.photos is None or not args.photos.is_dir():
+        parser.error(f"{args.photos or 'PHOTOS'}: no such folder")
+    out = args.out.resolve()
+    data = args.data.resolve() if args.data else out.with_name(f"{out.name}-data")
+    setting = {"device": args.device, "quick": args.quick}
+    steps = Plan(args.photos.resolve(), out, data, args.device, args.quick).steps()
+    names = [step.name for step in steps]
+    unknown = [name for name in args.steps or () if name not in names]
+    if unknown:
+        parser.error(
+            f"--steps {' '.join(unknown)}: expected some of: {' '.join(names)}"
+        )
+    before = read_summary(out)["setting"]
+    if before not in (None, setting):
+        parser.error(
+            f"--out {args.out}: holds results of another setting, {before}; choose another folder"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    data.mkdir(parents=True, exist_ok=True)
+    return _run_steps(steps, out, setting, args.steps, args.seconds)
+
+
+def _run_steps(
+    steps: list[Step],
+    out: Path,
+    setting: dict[str, Any],
+    chosen: list[str] | None,
+    seconds: float,
+) -> int:
+    """Runs steps as far as the time goes, and records each. 1 where a step failed or has not run yet.
+
+    Args:
+        steps: All of them.
+        out: The folder of the results.
+        setting: That of the results.
+        chosen: Names of steps to run; None runs those that are not completed.
+        seconds: The time for all.
+    """
+    recorded = read_summary(out)["steps"]
+    not_run: list[str] = []
+    deadline = time.monotonic() + seconds
+    for step in steps:
+        if not _is_wanted(step, chosen, recorded):
+            continue
+        rest = deadline - time.monotonic()
+        if step.estimate > rest:
+            not_run.append(step.name)
+            continue
+        recorded[step.name] = record(step, out, min(step.limit, rest))
+        temporary = out / "summary.json.tmp"
+        temporary.write_text(
+            json.dumps({"setting": setting, "steps": recorded}, indent=1) + "\n"
+        )
+        temporary.replace(out / "summary.json")
+    failed = [name for name, outcome in recorded.items() if not outcome["ok"]]
+    outcome_text = f"failed: {', '.join(failed)}" if failed else "no step failed"
+    print(f"{out / 'summary.json'}: {outcome_text}")
+    if not_run:
+        print(f"Not run yet: {', '.join(not_run)}. Repeat the command to continue.")
+    return 1 if failed or not_run else 0
+
+
+def _is_wanted(
+    step: Step, chosen: list[str] | None, recorded: dict[str, dict[str, Any]]
+) -> bool:
+    """Whether a step is to be run: what it makes is missing, or it is chosen, or else not completed."""
+    if step.makes is not None and not step.makes.exists():
+        return True
+    if chosen:
+        return step.name in chosen
+    return not recorded.get(step.name, {}).get("ok")
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -588,59 +669,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--smoke", choices=["cuda", "cpu"], help="only decode a JPEG with DALI"
     )
-    args = parser.parse_args(argv)
-    if args.smoke:
-        return smoke(args.smoke)
-    if args.packages:
-        return report_packages(args.packages)
-    if args.photos is None or not args.photos.is_dir():
-        parser.error(f"{args.photos or 'PHOTOS'}: no such folder")
-    out = args.out.resolve()
-    data = args.data.resolve() if args.data else out.with_name(f"{out.name}-data")
-    setting = {"device": args.device, "quick": args.quick}
-    every = Plan(args.photos.resolve(), out, data, args.device, args.quick).steps()
-    names = [step.name for step in every]
-    if unknown := [name for name in args.steps or () if name not in names]:
-        parser.error(
-            f"--steps {' '.join(unknown)}: expected some of: {' '.join(names)}"
-        )
-    before = read_summary(out)["setting"]
-    if before not in (None, setting):
-        parser.error(
-            f"--out {args.out}: holds results of another setting, {before}; choose another folder"
-        )
-    out.mkdir(parents=True, exist_ok=True)
-    data.mkdir(parents=True, exist_ok=True)
-
-    recorded = read_summary(out)["steps"]
-    left: list[str] = []
-    deadline = time.monotonic() + args.seconds
-    for step in every:
-        is_wanted = (
-            step.name in args.steps
-            if args.steps
-            else not recorded.get(step.name, {}).get("ok")
-        )
-        is_wanted |= step.makes is not None and not step.makes.exists()
-        if not is_wanted:
-            continue
-        rest = deadline - time.monotonic()
-        if step.estimate > rest:
-            left.append(step.name)
-            continue
-        recorded[step.name] = record(step, out, min(step.limit, rest))
-        temporary = out / "summary.json.tmp"
-        temporary.write_text(
-            json.dumps({"setting": setting, "steps": recorded}, indent=1) + "\n"
-        )
-        temporary.replace(out / "summary.json")
-    bad = [name for name, found in recorded.items() if not found["ok"]]
-    print(
-        f"{out / 'summary.json'}: {'failed: ' + ', '.join(bad) if bad else 'no step failed'}"
-    )
-    if left:
-        print(f"Not run yet: {', '.join(left)}. Repeat the command to continue.")
-    return 1 if bad or left else 0
+    return parser
 
 
 if __name__ == "__main__":

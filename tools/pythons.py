@@ -32,7 +32,8 @@ NEEDS_TORCH = re.compile(
 )  # torch brings what report needs
 TESTS = ("tests/decode/native/test_jpeg.py", "tests/decode/test_buffers.py")
 # Several times what each takes alone. What is not installed in time is skipped; what hangs is a fault.
-INSTALL_S, TRY_S = 300, 600
+INSTALL_S = 300
+TRY_S = 600
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -67,7 +68,8 @@ def attempt(version: str, folder: Path) -> tuple[bool, str]:
     """Whether nothing is wrong with gpuload on this version of Python, and what was done, or why not."""
     if (found := find(version)) is None:
         return True, "skipped: this machine does not have it"
-    python, started = folder / "bin" / "python", time.monotonic()
+    python = folder / "bin" / "python"
+    started = time.monotonic()
     try:
         run([found, "-m", "venv", "--without-pip", folder], INSTALL_S)
         torch = install(python)

@@ -227,68 +227,113 @@ def play(name: str, packed: Path, drawn: random.Random) -> Counter[str]:
     Raises:
         WrongOrderError: something was not as documented. ArgumentError: the options of the sequence do not go together.
     """
-    kind = KINDS[name]
-    data = data_of(name, packed)
-    options = {**kind.options, "seed": drawn.randrange(4)}
-    options["drop_last"] = (
-        drawn.choice([True, True, False, "exact", "even"]) if not kind.fixed else True
-    )
-    is_virtual = drawn.random() < 0.5
-    global_batch = drawn.choice([12, 24])
-    rows, pass_samples = order_alone(
-        name, packed, options["seed"], global_batch if kind.fixed else 12
-    )
-    run = Run(rows, pass_samples, options["drop_last"], is_virtual, kind.in_order)
+    sequence = Sequence(name, packed, drawn)
     state: dict[str, Any] | None = None
     for _ in range(drawn.randint(2, 5)):
-        world = drawn.choice(
-            [
-                world
-                for world in kind.worlds
-                if not kind.fixed or global_batch % world == 0
-            ]
+        state = sequence.play_part(state)
+    return sequence.run.events
+
+
+class Sequence:
+    """A run on loaders that are constructed again and again, each time with other ranks and batches.
+
+    Args:
+        name: Of its `Kind`.
+        packed: The packed set.
+        drawn: Draws all that is at random.
+    """
+
+    def __init__(self, name: str, packed: Path, drawn: random.Random) -> None:
+        kind = KINDS[name]
+        self._name = name
+        self._kind = kind
+        self._drawn = drawn
+        self._data = data_of(name, packed)
+        self._options = {**kind.options, "seed": drawn.randrange(4)}
+        drop_last: Any = True
+        if not kind.fixed:
+            drop_last = drawn.choice([True, True, False, "exact", "even"])
+        self._options["drop_last"] = drop_last
+        self._is_virtual = drawn.random() < 0.5
+        self._global_batch = drawn.choice([12, 24])
+        rows, self._pass_samples = order_alone(
+            name,
+            packed,
+            self._options["seed"],
+            self._global_batch if kind.fixed else 12,
         )
-        batch_size = (
-            global_batch // world
-            if kind.fixed
-            else drawn.randint(1, max(40 // world, 1))
+        self.run = Run(
+            rows, self._pass_samples, drop_last, self._is_virtual, kind.in_order
         )
-        if name == "lanes":
-            batch_size = drawn.choice([4, 8]) // world * drawn.randint(1, 3)
-        steps = drawn.randint(1, 8) if is_virtual else None
+
+    def play_part(self, state: dict[str, Any] | None) -> dict[str, Any]:
+        """Some loops over loaders that resume from a state; returns their own state."""
+        drawn = self._drawn
+        run = self.run
+        world = self._draw_world()
+        batch_size = self._draw_batch_size(world)
+        steps = drawn.randint(1, 8) if self._is_virtual else None
         fuse = Fuse()
-        more = {**options, "steps_per_epoch": steps, "batch_transforms": [fuse]}
-        loaders = [
-            load(data, batch_size, rank=rank, world_size=world, **more)
-            for rank in range(world)
-        ]
+        loaders = self._load(world, batch_size, steps, fuse)
         if state is not None:
             run.events["resumes"] += 1
             for loader in loaders:
                 loader.load_state_dict(state)
-        epoch_samples = pass_samples if steps is None else steps * batch_size * world
+        global_batch = batch_size * world
+        epoch_samples = self._pass_samples if steps is None else steps * global_batch
+        farthest = 2 * max(epoch_samples, self._pass_samples)
         for _ in range(drawn.randint(1, 3)):
-            if run.begin + run.samples + 2 * max(epoch_samples, pass_samples) > len(
-                rows
-            ):
+            if run.begin + run.samples + farthest > len(run.rows):
                 break
             run.begin_loop()
-            told = drawn.choice(["nothing", "set_epoch", "sampler", "an earlier epoch"])
-            for loader in loaders:
-                if told == "set_epoch":
-                    loader.set_epoch(run.epoch)
-                elif told != "nothing":
-                    loader.sampler.set_epoch(
-                        run.epoch if told == "sampler" else drawn.randint(0, run.epoch)
-                    )
-            loop(run, loaders, fuse, drawn, epoch_samples, batch_size * world)
-        state = json.loads(
-            json.dumps(loaders[0].state_dict())
-        )  # of a loop that was left: where it was left
+            self._announce_epoch(loaders)
+            loop(run, loaders, fuse, drawn, epoch_samples, global_batch)
+        # Of a loop that was left: where it was left.
+        state = json.loads(json.dumps(loaders[0].state_dict()))
         run.left_at = None
         for loader in loaders:
             loader.close()
-    return run.events
+        return state
+
+    def _draw_world(self) -> int:
+        worlds = self._kind.worlds
+        if self._kind.fixed:
+            worlds = tuple(world for world in worlds if self._global_batch % world == 0)
+        return self._drawn.choice(worlds)
+
+    def _draw_batch_size(self, world: int) -> int:
+        if self._kind.fixed:
+            return self._global_batch // world
+        batch_size = self._drawn.randint(1, max(40 // world, 1))
+        if self._name == "lanes":
+            batch_size = self._drawn.choice([4, 8]) // world * self._drawn.randint(1, 3)
+        return batch_size
+
+    def _load(
+        self, world: int, batch_size: int, steps: int | None, fuse: Fuse
+    ) -> list[gpuload.DaliIterator]:
+        options = {
+            **self._options,
+            "steps_per_epoch": steps,
+            "batch_transforms": [fuse],
+        }
+        return [
+            load(self._data, batch_size, rank=rank, world_size=world, **options)
+            for rank in range(world)
+        ]
+
+    def _announce_epoch(self, loaders: list[gpuload.DaliIterator]) -> None:
+        """Says the number of the epoch as trainers do, or an earlier one, which changes nothing."""
+        announced = self._drawn.choice(
+            ["nothing", "set_epoch", "sampler", "an earlier epoch"]
+        )
+        for loader in loaders:
+            if announced == "set_epoch":
+                loader.set_epoch(self.run.epoch)
+            elif announced == "sampler":
+                loader.sampler.set_epoch(self.run.epoch)
+            elif announced == "an earlier epoch":
+                loader.sampler.set_epoch(self._drawn.randint(0, self.run.epoch))
 
 
 def loop(
@@ -300,20 +345,16 @@ def loop(
     global_batch: int,
 ) -> None:
     """One loop over all ranks in step, to its end or to what ends it early."""
-    start = run.samples
-    end = run.end_of_epoch(start, epoch_samples, global_batch)
-    how = drawn.choice(["whole", "left", "error", "error", "stopped"])
+    end = run.end_of_epoch(run.samples, epoch_samples, global_batch)
+    ending = drawn.choice(["whole", "left", "error", "error", "stopped"])
     steps = drawn.randint(0, 6)
     iterators = [iter(loader) for loader in loaders]
     while True:
-        if how == "error" and steps == 0:
+        fails = ending == "error" and steps == 0
+        if fails:
             fuse.error = drawn.choice([StepError(), KeyboardInterrupt()])
-        parts = []
         try:
-            for iterator in iterators:
-                parts.append(next(iterator, None))
-                if fuse.error is None and how == "error" and steps == 0:
-                    raise WrongOrderError("an error did not reach the loop")
+            parts = next_parts(iterators, fuse, fails=fails)
         except (StepError, KeyboardInterrupt):
             fail_others(fuse, iterators[1:])
             run.events["errors"] += 1
@@ -324,25 +365,14 @@ def loop(
             break
         if any(part is None for part in parts):
             raise WrongOrderError("a rank has fewer batches")
-        run.take(
-            [
-                row
-                for loader, part in zip(loaders, parts, strict=True)
-                for row in rows_of(loader, part)
-            ]
-        )
+        pairs = zip(loaders, parts, strict=True)
+        run.take([row for loader, part in pairs for row in rows_of(loader, part)])
         run.events["steps"] += 1
         check_states(run, loaders)
         steps -= 1
-        if steps < 0 and how in ("left", "stopped"):
-            run.events[how] += 1
-            for iterator in iterators:
-                iterator.close()  # type: ignore[attr-defined]
-            if how == "left":
-                run.left_at = end
-                return
-            for loader in loaders:
-                loader.load_state_dict(loader.state_dict())
+        if steps < 0 and ending in ("left", "stopped"):
+            run.events[ending] += 1
+            leave(run, loaders, iterators, end if ending == "left" else None)
             return
     dropped = epoch_samples - run.samples
     if dropped > 0 and (run.drop_last is not True or dropped >= global_batch):
@@ -350,6 +380,32 @@ def loop(
     run.events["epochs"] += 1
     run.next_epoch(end)
     check_states(run, loaders)
+
+
+def next_parts(iterators: list[Iterator[Any]], fuse: Fuse, *, fails: bool) -> list[Any]:
+    """Each rank's part of the next batch; None where there is none. fails: whether the first one raises an error."""
+    parts = []
+    for iterator in iterators:
+        parts.append(next(iterator, None))
+        if fails and fuse.error is None:
+            raise WrongOrderError("an error did not reach the loop")
+    return parts
+
+
+def leave(
+    run: Run,
+    loaders: list[gpuload.DaliIterator],
+    iterators: list[Iterator[Any]],
+    end: int | None,
+) -> None:
+    """Leaves a loop in the middle. end: where its epoch ends; None: the loaders go on where they are."""
+    for iterator in iterators:
+        iterator.close()  # type: ignore[attr-defined]
+    if end is not None:
+        run.left_at = end
+        return
+    for loader in loaders:
+        loader.load_state_dict(loader.state_dict())
 
 
 def fail_others(fuse: Fuse, iterators: list[Iterator[Any]]) -> None:
@@ -391,7 +447,9 @@ def main(argv: list[str] | None = None) -> int:
     if args.count < 1:
         parser.error(f"--count {args.count}: expected at least 1")
     warnings.simplefilter("ignore")  # lanes that ranks cannot have
-    kinds, events, refused = Counter[str](), Counter[str](), 0
+    kinds = Counter[str]()
+    events = Counter[str]()
+    refused = 0
     with tempfile.TemporaryDirectory() as folder:
         packed = pack_set(Path(folder) / "set")
         seed = args.seed

@@ -42,7 +42,8 @@ from gpuload.packing.packer import pack
 
 _SILENT_S = 60.0  # without a report, a process waits for ever
 _ENDING_S = 10.0  # that threads may take to end
-_IMAGES, _BATCH = 60, 7
+_IMAGES = 60
+_BATCH = 7
 _STAYING = (
     "gpuload-compile",
     "gpuload-download",
@@ -85,7 +86,8 @@ class Rounds:
     """The rounds of a process. faults: what was found, one line each."""
 
     def __init__(self, folder: Path, decoder: str, seed: int) -> None:
-        self._folder, self._decoder = folder, decoder
+        self._folder = folder
+        self._decoder = decoder
         self._rng = random.Random(seed)
         self.interrupts = Interrupts(self._rng)
         self.faults: list[str] = []
@@ -232,7 +234,8 @@ class Child:
         line = self.process.stdout.readline()
         if line:
             told = json.loads(line)
-            self.signals, self.faults = Counter(told["signals"]), told["faults"]
+            self.signals = Counter(told["signals"])
+            self.faults = told["faults"]
             self.heard = time.monotonic()
 
     def has_ended(self) -> bool:

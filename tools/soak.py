@@ -129,7 +129,9 @@ def epoch(
     loader: gpuload.DaliIterator, loop: Loop, stop: int | None = None
 ) -> tuple[list[str], int]:
     """The keys of an epoch, or of its first batches, and a checksum of its pixels in whatever order they come."""
-    names, keys, checksum = loop.options["fields"], [], 0
+    names = loop.options["fields"]
+    keys = []
+    checksum = 0
     for number, batch in enumerate(loader):
         fields = dict(zip(names, batch, strict=True))
         keys += fields["key"]
@@ -148,7 +150,8 @@ class Records:
     """What each epoch used, in arrays: 9,500 dicts of an hour would add 4 MB to the memory that is watched."""
 
     def __init__(self) -> None:
-        self.ways, self.seconds = array("q"), array("d")
+        self.ways = array("q")
+        self.seconds = array("d")
         self.used = {name: array("q") for name in ("memory", "handles", "threads")}
 
     def __len__(self) -> int:
@@ -187,7 +190,8 @@ def run_loop(
             )
             loader.load_state_dict(state)
             rest, more = epoch(loader, loop)
-            keys, checksum = keys + rest, checksum + more
+            keys += rest
+            checksum += more
         yield keys, checksum if loop.fixed else None
     loader.close()
 
@@ -239,9 +243,12 @@ def soak(
     )
     dataset = gpuload.Dataset(folder / "train")
     expected = sorted(dataset.keys(range(len(dataset))))
-    ways, records, faults = loops(decoders), Records(), []
+    ways = loops(decoders)
+    records = Records()
+    faults = []
     checksums: dict[str, int] = {}
-    begun, turn = time.monotonic(), 0
+    begun = time.monotonic()
+    turn = 0
     while len(records) < epochs or time.monotonic() - begun < seconds:
         for loop in ways:
             for keys, checksum in run_loop(dataset.folder, loop, turn):

@@ -72,12 +72,11 @@ class Ceiling:
 
     def _gather(self, places: Iterable[int]) -> int:
         batch = min(self._work.batch_size, len(self._pixels))
-        mean, factor = (
-            np.array(MEAN, np.float32) * 255,
-            1 / (np.array(STD, np.float32) * 255),
-        )
+        mean = np.array(MEAN, np.float32) * 255
+        factor = 1 / (np.array(STD, np.float32) * 255)
         chosen = np.random.default_rng(0).permutation(len(self._pixels))[:batch]
-        out, done = np.empty((batch, *self._pixels.shape[1:]), np.float32), 0
+        out = np.empty((batch, *self._pixels.shape[1:]), np.float32)
+        done = 0
         for _ in itertools.takewhile(
             lambda place: place < 32 * self._work.threads, places
         ):
@@ -112,7 +111,8 @@ def disk_rate(folder: Path, threads: int) -> tuple[float, float]:
     cached = cached_share(files)
 
     def read(places: Iterable[int]) -> int:
-        buffer, done = bytearray(1 << 20), 0
+        buffer = bytearray(1 << 20)
+        done = 0
         for place in places:
             if place >= len(files):
                 break

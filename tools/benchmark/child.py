@@ -99,16 +99,15 @@ def _round(batches: Iterator[Any], contender: Contender, work: Work) -> dict[str
     for _ in range(WARM_UP_BATCHES):
         next(batches)
     _synchronise(contender)
-    cpu, began, started, images = (
-        cpu_seconds(os.getpid()),
-        time.time(),
-        time.perf_counter(),
-        0,
-    )
+    cpu = cpu_seconds(os.getpid())
+    began = time.time()
+    started = time.perf_counter()
+    images = 0
     while images < work.images:
         images += _count(next(batches), work)
     _synchronise(contender)
-    elapsed, cpu = time.perf_counter() - started, cpu_seconds(os.getpid()) - cpu
+    elapsed = time.perf_counter() - started
+    cpu = cpu_seconds(os.getpid()) - cpu
     memory = memory_bytes(os.getpid())
     _settle()
     return {
@@ -127,7 +126,8 @@ def _first_epoch(contender: Contender, work: Work) -> dict[str, Any]:
     with contender.open(work) as loader:
         batches = iter(loader)
         _count(next(batches), work)
-        started, images = time.perf_counter(), 0
+        started = time.perf_counter()
+        images = 0
         for batch in batches:
             images += _count(batch, work)
             if images >= work.images:

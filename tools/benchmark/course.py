@@ -45,12 +45,10 @@ class Course:
         labels: dict[str, int],
         after_round: Callable[[], None] = lambda: None,
     ) -> None:
-        self._work, self._pythons, self._labels, self._after_round = (
-            work,
-            pythons,
-            labels,
-            after_round,
-        )
+        self._work = work
+        self._pythons = pythons
+        self._labels = labels
+        self._after_round = after_round
         self.results: dict[str, Result] = {}
         self.left_out: dict[str, str] = {}
 

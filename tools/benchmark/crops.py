@@ -20,7 +20,8 @@ class TorchvisionCrop:
     def __init__(self, work: Work) -> None:
         import torch
 
-        self._size, self._dtype = work.size, getattr(torch, work.dtype)
+        self._size = work.size
+        self._dtype = getattr(torch, work.dtype)
         self._mean = torch.tensor(MEAN).view(3, 1, 1) * 255
         self._factor = 1 / (torch.tensor(STD).view(3, 1, 1) * 255)
 
@@ -57,7 +58,8 @@ class OpenCVCrop:
     def __init__(self, work: Work) -> None:
         import torch
 
-        self._size, self._dtype = work.size, getattr(torch, work.dtype)
+        self._size = work.size
+        self._dtype = getattr(torch, work.dtype)
         self._mean = torch.tensor(MEAN).view(3, 1, 1) * 255
         self._factor = 1 / (torch.tensor(STD).view(3, 1, 1) * 255)
 
@@ -92,12 +94,15 @@ def decode_rgb(encoded: bytes) -> np.ndarray:
 
 def random_window(height: int, width: int) -> tuple[int, int, int, int]:
     """(top, left, height, width) as torchvision's RandomResizedCrop draws it with its default scale and ratio."""
-    low, high = 3 / 4, 4 / 3
+    low = 3 / 4
+    high = 4 / 3
     for _ in range(10):
         area = height * width * random.uniform(0.08, 1.0)
         ratio = math.exp(random.uniform(math.log(low), math.log(high)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        w = round(math.sqrt(area * ratio))
+        h = round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
             return random.randint(0, height - h), random.randint(0, width - w), h, w
-    w, h = min(width, round(height * high)), min(height, round(width / low))
+    w = min(width, round(height * high))
+    h = min(height, round(width / low))
     return (height - h) // 2, (width - w) // 2, h, w

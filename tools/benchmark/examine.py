@@ -34,10 +34,8 @@ def describe(
     """Checks a batch: shape, dtype, device, no NaN."""
     images, labels = batch
     sides = (work.size, work.size) if contender.one_size else tuple(images.shape[2:])
-    expected, dtype = (
-        (work.batch_size, contender.channels, *sides),
-        f"torch.{work.dtype}",
-    )
+    expected = (work.batch_size, contender.channels, *sides)
+    dtype = f"torch.{work.dtype}"
     if (
         tuple(images.shape) != expected
         or str(images.dtype) != dtype
@@ -59,10 +57,8 @@ def examine(loader: Batches, contender: Contender, work: Work) -> tuple[Examined
     import torch
 
     counts: Counter[str] = Counter()
-    total, squares = (
-        torch.zeros(3, dtype=torch.float64),
-        torch.zeros(3, dtype=torch.float64),
-    )
+    total = torch.zeros(3, dtype=torch.float64)
+    squares = torch.zeros(3, dtype=torch.float64)
     images = compared = number = 0
     state = None
     middle = max(1, _epoch_batches(work) // 2)

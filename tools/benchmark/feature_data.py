@@ -13,7 +13,8 @@ from benchmark.stored import stored_images
 from benchmark.work import Work
 
 _MOST = 1024  # images of a set whose images are encoded anew
-_CAPTIONS, _WORDS = 5, 12
+_CAPTIONS = 5
+_WORDS = 12
 
 
 def prepare(work: Work, folder: Path, name: str) -> None:

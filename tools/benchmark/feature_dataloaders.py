@@ -43,7 +43,8 @@ class Images(pillow_loader.PackedImages):
             for side in ("height", "width")
         )
         self.sizes = np.stack([np.concatenate(column) for column in columns], axis=1)
-        self._raw, self._mode = packed.fields["image"].kind == "raw", mode
+        self._raw = packed.fields["image"].kind == "raw"
+        self._mode = mode
         self._second = second or (lambda number: int(self.labels[number]))
         self._peak = 65_535 if mode == "I;16" else 255
         if mode != "RGB":
@@ -87,7 +88,8 @@ def _crop(work: Work) -> Callable[[Any], Any]:
 
 
 def with_function(work: Work) -> Batches:
-    crop, rng = _crop(work), np.random.default_rng()
+    crop = _crop(work)
+    rng = np.random.default_rng()
     return _load(
         Images(
             work.folder,
@@ -112,7 +114,8 @@ def unscaled(work: Work) -> Batches:
     side = work.size
 
     def crop(image: Any) -> Any:
-        left, top = (image.width - side) // 2, (image.height - side) // 2
+        left = (image.width - side) // 2
+        top = (image.height - side) // 2
         image = image.crop(
             (left, top, left + side, top + side)
         )  # Pillow's pads with black
@@ -135,7 +138,8 @@ def padded(work: Work, mode: str) -> Batches:
 
 def warped(work: Work, *warps: tuple[Any, ...]) -> Batches:
     """warps: names of torchvision's transforms and their arguments, those of gpuload's."""
-    v2, crop = _v2(), _crop(work)
+    v2 = _v2()
+    crop = _crop(work)
     modes = {mode.value: mode for mode in v2.InterpolationMode}
     made = [
         getattr(v2, name)(
@@ -158,7 +162,8 @@ def warped(work: Work, *warps: tuple[Any, ...]) -> Batches:
 
 def recipe(work: Work, name: str) -> Batches:
     """torchvision's transforms of a recipe of `benchmark.recipes`, on images of Pillow's."""
-    crop, colors = _crop(work), torchvisions(_v2(), name)
+    crop = _crop(work)
+    colors = torchvisions(_v2(), name)
     return _load(
         Images(
             work.folder,
@@ -185,7 +190,8 @@ def bucketed(work: Work) -> Batches:
         number = int(buckets.numbers([image.width], [image.height])[0])
         height, width = buckets.all_sizes[number]
         scale = min(image.width / width, image.height / height)
-        across, down = width * scale, height * scale
+        across = width * scale
+        down = height * scale
         left, top = (
             torch.rand(2) * torch.tensor([image.width - across, image.height - down])
         ).tolist()
@@ -202,7 +208,8 @@ class _BucketBatches(Sampler[list[int]]):
     """Batches of one bucket each, as they fill; what is left at the end of an epoch is left out."""
 
     def __init__(self, numbers: Any, batch_size: int) -> None:
-        self._numbers, self._batch_size = numbers, batch_size
+        self._numbers = numbers
+        self._batch_size = batch_size
 
     def __iter__(self) -> Iterator[list[int]]:
         waiting: dict[int, list[int]] = {}
@@ -223,7 +230,8 @@ def texts(work: Work) -> Batches:
 def captioned(work: Work, tokens: bool) -> Batches:
     """One of the captions, or none; with `tokens` as numbers."""
     folder = work.set_folder("texts")
-    stored, found = texts_of(folder), learned(folder) if tokens else None
+    stored = texts_of(folder)
+    found = learned(folder) if tokens else None
 
     def caption(number: int) -> Any:
         text = (
@@ -261,7 +269,9 @@ class _ExactShares(Sampler[list[int]]):
     """Three quarters of each batch from the first third of the samples."""
 
     def __init__(self, count: int, batch_size: int) -> None:
-        self._third, self._count, self._batch_size = count // 3, count, batch_size
+        self._third = count // 3
+        self._count = count
+        self._batch_size = batch_size
 
     def __iter__(self) -> Iterator[list[int]]:
         many = self._batch_size * 3 // 4

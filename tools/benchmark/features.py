@@ -309,10 +309,8 @@ def open_gpuload(work: Work, name: str) -> Iterator[Batches]:
     augment = gpuload.Augment(
         **{"size": work.size, "dtype": work.dtype, **arguments.pop("augment", {})}
     )
-    data, usual = (
-        arguments.pop("data", variant.folder(work)),
-        {"device": "cpu", "num_threads": work.threads},
-    )
+    data = arguments.pop("data", variant.folder(work))
+    usual = {"device": "cpu", "num_threads": work.threads}
     with gpuload.DaliIterator(
         data, work.batch_size, augment=augment, **{**usual, **arguments}
     ) as loader:
@@ -359,7 +357,8 @@ def opened() -> Iterator[tuple[str, str, Any, Variant]]:
 
 def names_of(feature: str) -> list[tuple[str, str]]:
     """The contenders for a feature, of each loader that has it: without and with."""
-    found, loaders = FEATURES[feature], ["gpuload"]
+    found = FEATURES[feature]
+    loaders = ["gpuload"]
     if found.dataloader is not None:
         loaders.append("torch")
     own = [

@@ -49,10 +49,8 @@ class Lock:
 def measure_lock(work: Work) -> Lock:
     """Processor times are the least of three rounds, since other threads only add to them; rates are medians."""
     ctypes.CDLL(None).prctl(_TIMER_SLACK, 1, 0, 0, 0)
-    busy, idle = (
-        _least(lambda: _rates(work)[0]),
-        _least(lambda: _waiting_rates(work, 0)[0]),
-    )
+    busy = _least(lambda: _rates(work)[0])
+    idle = _least(lambda: _waiting_rates(work, 0)[0])
     if (step_s := busy - idle) < 1e-6:
         raise SystemExit(
             "Compiled steps take less than 1 µs an image, or other threads are at work in this process."
@@ -105,7 +103,8 @@ def _waiting_kernels() -> ctypes.CDLL:
     """Compiled with the compiler of the kernels."""
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder)
-    source, library = folder / "waits.c", folder / "waits.so"
+    source = folder / "waits.c"
+    library = folder / "waits.so"
     source.write_text(_WAITS)
     command = [
         sys.executable,
@@ -149,11 +148,9 @@ def _rates(work: Work) -> tuple[float, float]:
         batches = iter(loader)
         for _ in range(8):
             next(batches)
-        started, used, images = (
-            time.perf_counter(),
-            time.process_time() - _reading_s(),
-            0,
-        )
+        started = time.perf_counter()
+        used = time.process_time() - _reading_s()
+        images = 0
         for pixels, _ in batches:
             images += len(pixels)
         return (time.process_time() - _reading_s() - used) / images, (

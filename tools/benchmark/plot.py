@@ -7,7 +7,9 @@ from typing import Any
 
 from benchmark.contenders import CONTENDERS
 
-OWN, OTHER, COLD = "#12a594", "#9aa0a6", 0.55
+OWN = "#12a594"
+OTHER = "#9aa0a6"
+COLD = 0.55
 # The colours of text and lines: on a white page, and on a dark one.
 INK = {False: "#24292f", True: "#e6edf3"}
 
@@ -37,89 +39,18 @@ def plot(
     figure, axes = pyplot.subplots(
         figsize=(9, 1.6 + 0.42 * len(rows)), layout="constrained"
     )
-    height = 0.72 / len(kinds)
     # The line of the ceiling, too: its words, far beyond the axes, would leave no room for these.
-    most = max(
-        [row["images_per_s_max"] for row in rows]
-        + ([ceiling["images_per_s"]] if ceiling else [])
-    )
-    for number, (prefix, label) in enumerate(kinds):
-        own = [row for row in ordered if row[f"{prefix}images_per_s"] is not None]
-        places = [
-            ordered.index(row) + (len(kinds) - 1) * height / 2 - number * height
-            for row in own
-        ]
-        values = [row[f"{prefix}images_per_s"] for row in own]
-        errors = [
-            [
-                row[f"{prefix}images_per_s"] - row[f"{prefix}images_per_s_min"]
-                for row in own
-            ],
-            [
-                row[f"{prefix}images_per_s_max"] - row[f"{prefix}images_per_s"]
-                for row in own
-            ],
-        ]
-        colors = [
-            OWN if row["name"].split("-")[0] == "gpuload" else OTHER for row in own
-        ]
-        axes.barh(
-            places,
-            values,
-            height,
-            color=colors,
-            alpha=COLD if number else 1,
-            label=label,
-        )
-        axes.errorbar(
-            values,
-            places,
-            xerr=errors,
-            fmt="none",
-            ecolor=ink,
-            elinewidth=1,
-            capsize=2.5,
-        )
-        for place, row in zip(places, own, strict=True):
-            stands_out = row["name"] == "gpuload" and not number
-            axes.text(
-                row[f"{prefix}images_per_s_max"] + 0.012 * most,
-                place,
-                f"{row[f'{prefix}images_per_s']:,.0f}",
-                va="center",
-                color=OWN if stands_out else ink,
-                weight="bold" if stands_out else "normal",
-                size=13 if stands_out else 10,
-            )
+    highest = max(row["images_per_s_max"] for row in rows)
     if ceiling:
-        # Behind the bars, named above them, where it hides nothing.
-        axes.axvline(
-            ceiling["images_per_s"],
-            color=ink,
-            linestyle=(0, (4, 3)),
-            linewidth=1.2,
-            zorder=0,
-        )
-        what = f"{ceiling['what']}, nothing else: {ceiling['images_per_s']:,.0f}"
-        axes.annotate(
-            what, (ceiling["images_per_s"], 1), (0, 4), ("data", "axes fraction"), "offset points",
-            ha="center", va="bottom", color=ink, size=10,
-        )  # fmt: skip
-    axes.set_yticks(
-        range(len(ordered)),
-        [CONTENDERS[row["name"]].what for row in ordered],
-        size=11,
-        color=ink,
-    )
-    for tick, row in zip(axes.get_yticklabels(), ordered, strict=True):
-        if row["name"] == "gpuload":
-            tick.set(weight="bold", color=OWN, size=13)
-    axes.set_xlabel("images/s; lines: lowest and highest round", color=ink, size=10)
-    axes.tick_params(axis="x", colors=ink)
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlim(0, most * 1.13)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(ink)
+        highest = max(highest, ceiling["images_per_s"])
+    for number, (prefix, label) in enumerate(kinds):
+        bars = _Bars(ordered, prefix, number, len(kinds))
+        bars.draw(axes, label, ink)
+        bars.write_rates(axes, ink, 0.012 * highest)
+    if ceiling:
+        _draw_ceiling(axes, ceiling, ink)
+    _style_axes(axes, ordered, ink)
+    axes.set_xlim(0, highest * 1.13)
     figure.suptitle(title, size=11, color=ink, wrap=True)
     if len(kinds) > 1:
         figure.legend(
@@ -133,9 +64,100 @@ def plot(
     pyplot.close(figure)
 
 
+class _Bars:
+    """The bars of the loaders that have figures of one kind.
+
+    Args:
+        ordered: The rows of the table, from the lowest bar to the highest.
+        prefix: Of the names of these figures.
+        number: Of the kind.
+        kinds: How many there are.
+    """
+
+    def __init__(
+        self, ordered: list[dict[str, Any]], prefix: str, number: int, kinds: int
+    ) -> None:
+        self._is_first = number == 0
+        self._height = 0.72 / kinds
+        self._name = f"{prefix}images_per_s"
+        self._rows = [row for row in ordered if row[self._name] is not None]
+        middle = (kinds - 1) * self._height / 2 - number * self._height
+        self._places = [ordered.index(row) + middle for row in self._rows]
+
+    def draw(self, axes: Any, label: str, ink: str) -> None:
+        """Draws the bars, with the range of their rounds."""
+        rates = [row[self._name] for row in self._rows]
+        below = [row[self._name] - row[f"{self._name}_min"] for row in self._rows]
+        above = [row[f"{self._name}_max"] - row[self._name] for row in self._rows]
+        loaders = [row["name"].split("-")[0] for row in self._rows]
+        axes.barh(
+            self._places,
+            rates,
+            self._height,
+            color=[OWN if loader == "gpuload" else OTHER for loader in loaders],
+            alpha=1 if self._is_first else COLD,
+            label=label,
+        )
+        axes.errorbar(
+            rates,
+            self._places,
+            xerr=[below, above],
+            fmt="none",
+            ecolor=ink,
+            elinewidth=1,
+            capsize=2.5,
+        )
+
+    def write_rates(self, axes: Any, ink: str, gap: float) -> None:
+        """Writes the images/s beside each bar."""
+        for place, row in zip(self._places, self._rows, strict=True):
+            stands_out = row["name"] == "gpuload" and self._is_first
+            axes.text(
+                row[f"{self._name}_max"] + gap,
+                place,
+                f"{row[self._name]:,.0f}",
+                va="center",
+                color=OWN if stands_out else ink,
+                weight="bold" if stands_out else "normal",
+                size=13 if stands_out else 10,
+            )
+
+
+def _draw_ceiling(axes: Any, ceiling: dict[str, Any], ink: str) -> None:
+    """Draws the line behind the bars, named above them, where it hides nothing."""
+    rate = ceiling["images_per_s"]
+    axes.axvline(rate, color=ink, linestyle=(0, (4, 3)), linewidth=1.2, zorder=0)
+    axes.annotate(
+        f"{ceiling['what']}, nothing else: {rate:,.0f}",
+        (rate, 1),
+        (0, 4),
+        ("data", "axes fraction"),
+        "offset points",
+        ha="center",
+        va="bottom",
+        color=ink,
+        size=10,
+    )
+
+
+def _style_axes(axes: Any, ordered: list[dict[str, Any]], ink: str) -> None:
+    """Names the loaders, and leaves out what says nothing."""
+    names = [CONTENDERS[row["name"]].what for row in ordered]
+    axes.set_yticks(range(len(ordered)), names, size=11, color=ink)
+    for tick, row in zip(axes.get_yticklabels(), ordered, strict=True):
+        if row["name"] == "gpuload":
+            tick.set(weight="bold", color=OWN, size=13)
+    axes.set_xlabel("images/s; lines: lowest and highest round", color=ink, size=10)
+    axes.tick_params(axis="x", colors=ink)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(ink)
+
+
 def main() -> int:
     """python tools/benchmark/plot.py RECORD.json PNG [dark]: the plot of a record, drawn again."""
-    record, path = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    record = json.loads(Path(sys.argv[1]).read_text())
+    path = Path(sys.argv[2])
     plot(
         record["loaders"],
         record["ceiling"],

@@ -59,10 +59,12 @@ class ContenderProcess:
     """Runs one contender, with the interpreter of the environment that has its package."""
 
     def __init__(self, name: str, work: Work, python: str = sys.executable) -> None:
-        self.name, self._work = name, work
+        self.name = name
+        self._work = work
         # Output of its libraries, shown only if it fails.
         self._notes = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
-        command, pipe = [python, "-m", "benchmark.child", name], subprocess.PIPE
+        command = [python, "-m", "benchmark.child", name]
+        pipe = subprocess.PIPE
         try:
             self._process = subprocess.Popen(
                 command,

@@ -7,11 +7,9 @@ from typing import Any
 
 from benchmark.work import MEAN, STD, Batches, Work
 
-_JITTER, _SIMCLR, _DINO = (
-    (0.4, 0.4, 0.4, 0.1),
-    (0.8, 0.8, 0.8, 0.2),
-    (0.4, 0.4, 0.2, 0.1),
-)
+_JITTER = (0.4, 0.4, 0.4, 0.1)
+_SIMCLR = (0.8, 0.8, 0.8, 0.2)
+_DINO = (0.4, 0.4, 0.2, 0.1)
 
 WHAT = {
     "jitter": "ColorJitter(0.4, 0.4, 0.4, 0.1)",
@@ -189,7 +187,8 @@ def open_albumentations(work: Work, name: str = "") -> Iterator[Batches]:
     import simplejpeg
     import torch
 
-    a, cv2 = import_module("albumentations"), import_module("cv2")
+    a = import_module("albumentations")
+    cv2 = import_module("cv2")
     cv2.setNumThreads(0)  # the workers already use all cores
     crop = a.RandomResizedCrop((work.size, work.size))
     whole = a.Compose(

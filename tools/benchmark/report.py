@@ -45,8 +45,10 @@ def describe(work: Work, named: Path) -> list[str]:
                 * rows.column("height").to_numpy()
             ).sum()
         )
-    mean_bytes, mean_pixels = image_bytes / len(dataset), pixels / len(dataset)
-    shards, what = len(dataset.shard_paths), "raw images" if work.raw else "images"
+    mean_bytes = image_bytes / len(dataset)
+    mean_pixels = pixels / len(dataset)
+    shards = len(dataset.shard_paths)
+    what = "raw images" if work.raw else "images"
     return [
         f"{named}: {len(dataset):,} {what} in {shards} shard{'s' * (shards > 1)}; on average "
         f"{mean_bytes / 1000:.1f} KB and {mean_pixels / 1e6:.3f} megapixels",
@@ -129,42 +131,36 @@ def _cold(rounds: list[Round], cached_share: float) -> dict[str, Any]:
     }
 
 
+def _cells(row: dict[str, Any], first: str) -> dict[str, str]:
+    """The cells of a loader, by the heads of their columns. first: the loader that others are compared with."""
+    cpu_s = row["cpu_s_per_1000"]
+    still_cached = row["cold_cached_share"] > STILL_CACHED
+    reads_again = row["resumes"] == "reads again"
+    return {
+        "images/s": f"{row['images_per_s']:,.0f}",
+        "min–max": f"{row['images_per_s_min']:,.0f}–{row['images_per_s_max']:,.0f}",
+        f"times {first}": f"{row['ratio']:.2f}",
+        "times decoding alone": _show(row["share_of_ceiling"], "{:.2f}"),
+        "cold": _show(row["cold_images_per_s"], "{:,.0f}")
+        + ("*" if still_cached else ""),
+        "cold min–max": _range(
+            row["cold_images_per_s_min"], row["cold_images_per_s_max"]
+        ),
+        "CPU s per 1,000": f"{cpu_s:.2f}" if cpu_s > 0.1 else f"{cpu_s:.4f}",
+        "cores": f"{row['cores']:.2f}",
+        "memory": f"{row['memory_bytes'] / 1e6:,.0f} MB",
+        "first batch": _show(row["first_batch_s"], "{:.2f} s"),
+        "resume": _show(row["resume_s"], "{:.2f} s") + ("†" if reads_again else ""),
+    }
+
+
 def make_table(rows: list[dict[str, Any]], title: str) -> Table:
     """The table, without columns that have no figure for any loader."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("loader")
+    cells_of_rows = [_cells(row, rows[0]["name"]) for row in rows]
     columns = {
-        "images/s": [f"{row['images_per_s']:,.0f}" for row in rows],
-        "min–max": [
-            f"{row['images_per_s_min']:,.0f}–{row['images_per_s_max']:,.0f}"
-            for row in rows
-        ],
-        f"times {rows[0]['name']}": [f"{row['ratio']:.2f}" for row in rows],
-        "times decoding alone": [
-            _show(row["share_of_ceiling"], "{:.2f}") for row in rows
-        ],
-        "cold": [
-            _show(row["cold_images_per_s"], "{:,.0f}")
-            + "*" * (row["cold_cached_share"] > STILL_CACHED)
-            for row in rows
-        ],
-        "cold min–max": [
-            _range(row["cold_images_per_s_min"], row["cold_images_per_s_max"])
-            for row in rows
-        ],
-        "CPU s per 1,000": [
-            f"{row['cpu_s_per_1000']:.2f}"
-            if row["cpu_s_per_1000"] > 0.1
-            else f"{row['cpu_s_per_1000']:.4f}"
-            for row in rows
-        ],
-        "cores": [f"{row['cores']:.2f}" for row in rows],
-        "memory": [f"{row['memory_bytes'] / 1e6:,.0f} MB" for row in rows],
-        "first batch": [_show(row["first_batch_s"], "{:.2f} s") for row in rows],
-        "resume": [
-            _show(row["resume_s"], "{:.2f} s") + "†" * (row["resumes"] == "reads again")
-            for row in rows
-        ],
+        head: [cells[head] for cells in cells_of_rows] for head in cells_of_rows[0]
     }
     shown = {head: cells for head, cells in columns.items() if any(cells)}
     for head in shown:

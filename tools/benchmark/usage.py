@@ -64,7 +64,8 @@ class PeakMemory:
     """
 
     def __init__(self, root: int) -> None:
-        self._root, self._stop = root, threading.Event()
+        self._root = root
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.bytes = 0
 

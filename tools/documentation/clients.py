@@ -35,7 +35,10 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "coming-from.md"
 RECORD = ROOT / "tools" / "results" / "clients.json"
 SIDES = ("before", "after")
-MEASURED, BATCH, EPOCHS, ROUNDS = 160, 16, 3, 3
+MEASURED = 160
+BATCH = 16
+EPOCHS = 3
+ROUNDS = 3
 _DIFF = re.compile(r'^```diff title="(.+?)"\n(.*?)^```', re.DOTALL | re.MULTILINE)
 
 
@@ -90,10 +93,12 @@ def prepare(photos: Iterable[Path], folder: Path) -> None:
     from PIL import Image
 
     samples: list[dict[str, Any]] = []
-    images, boxes = folder / "images", []
+    images = folder / "images"
+    boxes = []
     images.mkdir()
     for number, photo in enumerate(photos):
-        name, data = photo.parent.name, photo.read_bytes()
+        name = photo.parent.name
+        data = photo.read_bytes()
         place = folder / "photos" / name / f"{number:03d}.jpg"
         place.parent.mkdir(parents=True, exist_ok=True)
         for path in (place, images / f"{number:03d}.jpg"):
@@ -129,7 +134,8 @@ def given(title: str, seen: Seen, epochs: int) -> dict[str, Any]:
     """What a program finds: the model and what belongs to it, which note what they are trained with."""
     importlib.import_module("torchvision_anywhere")
     torch = importlib.import_module("torch")
-    nn, functional = torch.nn, torch.nn.functional
+    nn = torch.nn
+    functional = torch.nn.functional
     transforms = importlib.import_module("torchvision.transforms")
     datasets = importlib.import_module("torchvision.datasets")
     model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 512))
@@ -208,10 +214,8 @@ def _accelerate(names: dict[str, Any], seen: Seen) -> dict[str, Any]:
 
 
 def _transformers(names: dict[str, Any], seen: Seen) -> dict[str, Any]:
-    transformers, nn = (
-        importlib.import_module("transformers"),
-        importlib.import_module("torch.nn"),
-    )
+    transformers = importlib.import_module("transformers")
+    nn = importlib.import_module("torch.nn")
 
     class Net(nn.Module):  # type: ignore[name-defined, misc]
         def __init__(self) -> None:

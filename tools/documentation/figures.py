@@ -199,7 +199,8 @@ _PADDING = tuple(
     f"padding-{mode}" for mode in ("constant", "edge", "reflect", "symmetric")
 )
 FEATURES = "features-2-cores"
-FUNCTIONS, WARPS = "functions-2-cores", "warps-2-cores"
+FUNCTIONS = "functions-2-cores"
+WARPS = "warps-2-cores"
 COLOURS = {
     "colours-2-cores": "",
     "colours-2-cores-64-px-jpeg": "; JPEGs of 64×64, batches of 256",
@@ -343,7 +344,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write the files")
     options = parser.parse_args(arguments)
     for page in PAGES:
-        before, after = page.read_text(), rewritten(page.read_text())
+        before = page.read_text()
+        after = rewritten(page.read_text())
         if before != after:
             print(f"{page.relative_to(ROOT)} changes")
             if options.write:

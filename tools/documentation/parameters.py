@@ -50,11 +50,13 @@ def _split(
 ) -> Iterator[tuple[list[str], str]]:
     """The entries in a text that begins with that of `first`: names, and what they are."""
     parts = _NEXT.split(text)
-    several, what = first.split(", "), parts[0]
+    several = first.split(", ")
+    what = parts[0]
     for more, rest in zip(parts[1::2], parts[2::2], strict=True):
         if set(more.split(", ")) <= set(names):
             yield several, what
-            several, what = more.split(", "), rest
+            several = more.split(", ")
+            what = rest
         else:
             what += f" {more}: {rest}"
     yield several, what
@@ -75,5 +77,6 @@ class ParametersExtension(griffe.Extension):
         if not names and isinstance(
             obj, griffe.Class
         ):  # a NamedTuple, whose signature griffe does not know
-            names, head = set(obj.attributes), "Attributes"
+            names = set(obj.attributes)
+            head = "Attributes"
         obj.docstring.value = with_sections(obj.docstring.value, names, head)

@@ -19,7 +19,9 @@ from gpuload import batchwise
 from gpuload import transforms as T
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images" / "augmentations"
-SIDE, COUNT, GAP = 120, 4, 6
+SIDE = 120
+COUNT = 4
+GAP = 6
 
 
 def drawing(width: int = 240, height: int = 180) -> Image.Image:

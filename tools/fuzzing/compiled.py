@@ -123,11 +123,13 @@ class JpegTarget(CompiledTarget):
 
     def run(self, data: bytes) -> None:
         rng = Random(len(data) * 1009 + sum(data[-9:]))
-        width, height = 40, 30
+        width = 40
+        height = 30
         if data[:2] == b"\xff\xd8":
             header = read_header(data)
             if 0 < header.width * header.height <= _MOST_PIXELS:
-                width, height = header.width, header.height
+                width = header.width
+                height = header.height
         points = self._seek_points(rng, data, height, width)
         self._decode(rng, data, (height, width), points, "RGB")
 

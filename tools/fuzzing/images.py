@@ -30,7 +30,8 @@ from gpuload.pictures import MAX_PIXELS
 
 def with_checksums(data: bytes) -> bytes:
     """A PNG whose chunks have the right checksums, as far as their lengths can be followed."""
-    found, at = data[:8], 8
+    found = data[:8]
+    at = 8
     while at + 12 <= len(data):
         length = int.from_bytes(data[at : at + 4], "big")
         body = data[at + 4 : at + 8 + length]
@@ -157,7 +158,8 @@ class LoadedImageTarget(PackedImageTarget):
 
         file = np.frombuffer(data, np.uint8)
         height, width = _told_size(data)
-        heights, widths = np.array([height], np.int32), np.array([width], np.int32)
+        heights = np.array([height], np.int32)
+        widths = np.array([width], np.int32)
         spans = np.array([[file.ctypes.data, len(file)]], np.int64)
         no_points = np.zeros((1, 2), np.int64)
         stored = StoredPictures(

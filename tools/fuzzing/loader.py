@@ -53,7 +53,8 @@ class LoaderTarget(FolderTarget):
         super().__init__()
         self._index = (self.folder / "index.arrow").read_bytes()
         table = pa.ipc.open_file(self._index).read_all()
-        self._schema, self._told = table.schema, table.to_pydict()
+        self._schema = table.schema
+        self._told = table.to_pydict()
         self._options = [
             (augment, masks) for augment in _AUGMENTS for masks in (True, False)
         ]
@@ -67,7 +68,8 @@ class LoaderTarget(FolderTarget):
             [name for name in self._schema.names if name.startswith(self.columns)]
         )
         row = rng.randrange(len(self._told[name]))
-        value, kind = self._told[name][row], self._schema.field(name).type
+        value = self._told[name][row]
+        kind = self._schema.field(name).type
         if pa.types.is_integer(kind) and rng.random() < 0.5:
             value += rng.randrange(-9, 10)  # what is nearly right gets furthest
         elif str(value)[:1] in "[{" and type(value) is str and rng.random() < 0.9:

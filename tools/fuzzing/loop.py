@@ -62,7 +62,8 @@ def _fuzz(
     counts: dict[str, int],
 ) -> dict[str, int]:
     """The counts, with those of this target added."""
-    before, ends = counts["inputs"], time.monotonic() + seconds
+    before = counts["inputs"]
+    ends = time.monotonic() + seconds
     known = (
         sorted((_CORPUS / target.name).glob("*"))
         if (_CORPUS / target.name).is_dir()

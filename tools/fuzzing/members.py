@@ -41,7 +41,8 @@ def small_tars() -> tuple[bytes, ...]:
                     info.size = len(data)
                     archive.addfile(info, io.BytesIO(data))
             link = tarfile.TarInfo("link.jpg")
-            link.type, link.linkname = tarfile.SYMTYPE, "../../etc/passwd"
+            link.type = tarfile.SYMTYPE
+            link.linkname = "../../etc/passwd"
             archive.addfile(link)
         found.append(file.getvalue())
     return tuple(found)

@@ -71,11 +71,9 @@ class PathTarget(Target):
         gpuload.pack(
             map(sample, range(5)), root / "packed", workers=1, maxcount=3, shuffle=False
         )
-        self.folder, self._outside, self._cache = (
-            root / "set",
-            root / "outside",
-            root / "cache",
-        )
+        self.folder = root / "set"
+        self._outside = root / "outside"
+        self._cache = root / "cache"
         shutil.copytree(root / "packed" / "train", self._outside)
         (self._outside / "victim").write_bytes(b"not to be touched")
         self._pristine = root / "packed" / "train"
@@ -115,7 +113,8 @@ class PathTarget(Target):
     def run(self, data: bytes) -> None:
         found = json.loads(data.replace(b"OUTSIDE", str(self._outside).encode()))
         self._write(found["manifest"], found["cells"])
-        before, self._seen = _state(self._outside.parent, self._outside), []
+        before = _state(self._outside.parent, self._outside)
+        self._seen = []
         # An indexed set that lies on the disk may name shards elsewhere, which are read.
         self._watched = found["at"] > 0 or "indexed" not in found["manifest"]["packing"]
         try:
@@ -163,10 +162,8 @@ class PathTarget(Target):
             for number in range(table.num_record_batches):
                 batch = table.get_batch(number)
                 for name, text in zip(_CELLS, cells, strict=False):
-                    at, column = (
-                        batch.schema.get_field_index(name),
-                        batch.column(name).type,
-                    )
+                    at = batch.schema.get_field_index(name)
+                    column = batch.column(name).type
                     batch = batch.set_column(
                         at,
                         batch.schema.field(at),

@@ -71,11 +71,9 @@ def filtered(rows: np.ndarray, pixel_bytes: int, filters: "cycle[int]") -> bytes
     height, size = rows.shape
     current = np.zeros((height + 1, size + pixel_bytes), np.int16)
     current[1:, pixel_bytes:] = rows
-    left, above, corner = (
-        current[1:, :size],
-        current[:-1, pixel_bytes:],
-        current[:-1, :size],
-    )
+    left = current[1:, :size]
+    above = current[:-1, pixel_bytes:]
+    corner = current[:-1, :size]
     nearness = [abs(above - corner), abs(left - corner), abs(left + above - 2 * corner)]
     is_left = (nearness[0] <= nearness[1]) & (nearness[0] <= nearness[2])
     paeth = np.where(is_left, left, np.where(nearness[1] <= nearness[2], above, corner))

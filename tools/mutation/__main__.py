@@ -43,7 +43,9 @@ class Trial:
     def __init__(
         self, tree: Path, reach: Reach, most_s: float, first: list[str]
     ) -> None:
-        self._tree, self._reach, self._most_s = tree, reach, most_s
+        self._tree = tree
+        self._reach = reach
+        self._most_s = most_s
         self._first = [reach.tests_of(first)] if first else []
         self._sound: set[str] = set()  # tests that pass without a change
 
@@ -128,7 +130,8 @@ def chosen_modules(patterns: list[str]) -> list[str]:
 
 def reasons() -> dict[tuple[str, str], str]:
     """Why a survivor does not matter, by module and change."""
-    found, module = {}, ""
+    found = {}
+    module = ""
     for line in REASONS.read_text().splitlines() if REASONS.exists() else ():
         if line.startswith("## "):
             module = line[3:].strip()
@@ -142,12 +145,10 @@ def reasons() -> dict[tuple[str, str], str]:
 
 def summary(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Counts by room and module, and the survivors."""
-    known, modules, rooms, survivors = (
-        reasons(),
-        dict[str, Any](),
-        dict[str, Any](),
-        list[dict[str, Any]](),
-    )
+    known = reasons()
+    modules = dict[str, Any]()
+    rooms = dict[str, Any]()
+    survivors = list[dict[str, Any]]()
     for path in chosen_modules([]):
         mutants = find_mutants(path, (ROOT / path).read_text())
         tried = [
@@ -238,11 +239,9 @@ def main() -> None:
     if unknown := [one for one in options.modules if not chosen_modules([one])]:
         parser.error(f"{unknown[0]!r}: is no room or file of gpuload")
     modules = chosen_modules(options.modules)
-    reach, session, harmless = (
-        Reach(folder),
-        Session(folder / "results.jsonl"),
-        reasons(),
-    )
+    reach = Reach(folder)
+    session = Session(folder / "results.jsonl")
+    harmless = reasons()
     with tempfile.TemporaryDirectory(prefix="tree-", dir=folder) as name:
         tree = Path(name)
         copy_to(tree)
@@ -257,10 +256,8 @@ def main() -> None:
         for module in modules:
             source = (ROOT / module).read_text()
             for mutant in find_mutants(module, source)[: options.most]:
-                known, change = (
-                    session.results.get(mutant.id),
-                    (module, f"{mutant.before} → {mutant.after}"),
-                )
+                known = session.results.get(mutant.id)
+                change = (module, f"{mutant.before} → {mutant.after}")
                 is_open = (
                     options.again
                     and known is not None

@@ -46,7 +46,8 @@ def import_outside(tree: Path) -> None:
 
 def in_fork(job: Callable[[], int], most_s: float) -> str:
     """How a run of tests ended: "survived", "killed" or "timeout". job: returns pytest's exit code."""
-    begun, status = time.monotonic(), None
+    begun = time.monotonic()
+    status = None
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         child = os.fork()
         if not child:
@@ -99,11 +100,9 @@ class _Only:
     def __init__(
         self, tests: Sequence[str], also: Callable[[str], bool], note: Path
     ) -> None:
-        self._positions, self._also, self._note = (
-            {test: number for number, test in enumerate(tests)},
-            also,
-            note,
-        )
+        self._positions = {test: number for number, test in enumerate(tests)}
+        self._also = also
+        self._note = note
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

@@ -4,7 +4,7 @@ import ast
 import hashlib
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 # What each operator becomes.
@@ -34,6 +34,16 @@ _SWAPS: dict[type, type] = {
     ast.Or: ast.And,
 }
 
+# Statements that can be left out.
+_STATEMENTS = (
+    ast.Expr,
+    ast.Assign,
+    ast.AugAssign,
+    ast.Raise,
+    ast.Continue,
+    ast.Break,
+    ast.Assert,
+)
 _SKIPPED = (ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Global, ast.Nonlocal)
 
 
@@ -61,67 +71,75 @@ class Mutant:
         return f"{self.module} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     def about(self) -> dict[str, Any]:
-        told = asdict(self)
         return {
             "id": self.id,
-            **{name: told[name] for name in ("module", "line", "before", "after")},
+            "module": self.module,
+            "line": self.line,
+            "before": self.before,
+            "after": self.after,
         }
 
     def apply(self, source: str) -> str:
         """The changed module."""
-        data = source.encode()
-        return (data[: self.begin] + self.text.encode() + data[self.end :]).decode()
+        content = source.encode()
+        changed = content[: self.begin] + self.text.encode() + content[self.end :]
+        return changed.decode()
 
 
 def find_mutants(module: str, source: str) -> list[Mutant]:
     """All mutants of a module, in the order in which a sample takes them."""
-    data, source_hash = source.encode(), hashlib.sha256(source.encode()).hexdigest()
-    starts = [0]
-    for line in data.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    found = {}
+    text = _SourceText(module, source)
+    mutants = {}
     for node in _code(ast.parse(source)):
-        begin, end = (
-            starts[node.lineno - 1] + node.col_offset,
-            starts[node.end_lineno - 1] + node.end_col_offset,
+        unchanged = ast.unparse(node)
+        for change in _changes(node):
+            changed = ast.unparse(change)
+            if changed != unchanged:
+                is_statement = isinstance(node, ast.stmt)
+                mutant = text.mutant(node, changed if is_statement else f"({changed})")
+                mutants[mutant.id] = mutant
+    return [mutants[mutant_id] for mutant_id in sorted(mutants)]
+
+
+class _SourceText:
+    """The bytes of a module, and where its lines begin in them."""
+
+    def __init__(self, module: str, source: str) -> None:
+        self._module = module
+        self._content = source.encode()
+        self._hash = hashlib.sha256(self._content).hexdigest()
+        self._starts = [0]
+        for line in self._content.splitlines(keepends=True):
+            self._starts.append(self._starts[-1] + len(line))
+
+    def mutant(self, node: Any, text: str) -> Mutant:
+        """The module with this text in place of a node."""
+        begin = self._starts[node.lineno - 1] + node.col_offset
+        end = self._starts[node.end_lineno - 1] + node.end_col_offset
+        first = self._starts[node.lineno - 1]
+        stop = self._starts[node.end_lineno]
+        before = self._content[first:stop]
+        after = self._content[first:begin] + text.encode() + self._content[end:stop]
+        return Mutant(
+            self._module,
+            node.lineno,
+            node.end_lineno,
+            begin,
+            end,
+            text,
+            " ".join(before.decode().split()),
+            " ".join(after.decode().split()),
+            self._hash,
         )
-        first, stop = starts[node.lineno - 1], starts[node.end_lineno]
-        for changed in _changes(node):
-            text = ast.unparse(changed)
-            if text != ast.unparse(node):
-                text = text if isinstance(node, ast.stmt) else f"({text})"
-                lines = (
-                    data[first:stop],
-                    data[first:begin] + text.encode() + data[end:stop],
-                )
-                before, after = (" ".join(one.decode().split()) for one in lines)
-                mutant = Mutant(
-                    module,
-                    node.lineno,
-                    node.end_lineno,
-                    begin,
-                    end,
-                    text,
-                    before,
-                    after,
-                    source_hash,
-                )
-                found[mutant.id] = mutant
-    return [found[one] for one in sorted(found)]
 
 
 def _code(tree: ast.AST) -> Iterator[Any]:
     """Nodes that decide the behaviour: no annotations, docstrings, imports, lists of names, or parts of texts."""
-    children = [
-        value
-        for name, value in ast.iter_fields(tree)
-        if name not in ("annotation", "returns")
-    ]
-    for node in (
-        one
-        for value in children
-        for one in (value if isinstance(value, list) else [value])
-    ):
+    children: list[Any] = []
+    for name, value in ast.iter_fields(tree):
+        if name not in ("annotation", "returns"):
+            children += value if isinstance(value, list) else [value]
+    for node in children:
         if not isinstance(node, ast.AST) or isinstance(node, _SKIPPED):
             continue
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -134,41 +152,46 @@ def _code(tree: ast.AST) -> Iterator[Any]:
 
 
 def _changes(node: Any) -> Iterator[ast.AST]:
-    made = deepcopy(node)
-    if isinstance(node, ast.BinOp) and type(node.op) in _SWAPS:
-        made.op = _SWAPS[type(node.op)]()
-        yield made
-    elif isinstance(node, ast.BoolOp):
-        made.op = _SWAPS[type(node.op)]()
-        yield made
+    match node:
+        case ast.BinOp() | ast.BoolOp() | ast.Compare():
+            yield from _swapped(node)
+        case ast.UnaryOp():
+            yield node.operand
+        case ast.IfExp():
+            yield node.body
+            yield node.orelse
+        case ast.Constant(value=bool(value)):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int(value) | float(value)):
+            yield ast.Constant(value + 1)
+        case ast.Call():
+            yield from _without_a_keyword(node)
+        case ast.Return() if node.value is not None:
+            yield ast.Return(None)
+        case _ if isinstance(node, _STATEMENTS):
+            yield ast.Pass()
+
+
+def _swapped(node: Any) -> Iterator[ast.AST]:
+    """An expression with another operator, and each operand of `and` and `or` alone."""
+    changed = deepcopy(node)
+    if isinstance(node, ast.Compare):
+        operator = _SWAPS.get(type(node.ops[0]))
+        if operator is not None:
+            changed.ops[0] = operator()
+            yield changed
+        return
+    operator = _SWAPS.get(type(node.op))
+    if operator is not None:
+        changed.op = operator()
+        yield changed
+    if isinstance(node, ast.BoolOp):
         yield from node.values
-    elif isinstance(node, ast.Compare) and type(node.ops[0]) in _SWAPS:
-        made.ops[0] = _SWAPS[type(node.ops[0])]()
-        yield made
-    elif isinstance(node, ast.UnaryOp):
-        yield node.operand
-    elif isinstance(node, ast.IfExp):
-        yield node.body
-        yield node.orelse
-    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
-        yield ast.Constant(not node.value)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        yield ast.Constant(node.value + 1)
-    elif isinstance(node, ast.Call):
-        for number in range(len(node.keywords)):
-            shorter = deepcopy(node)
-            del shorter.keywords[number]
-            yield shorter
-    elif isinstance(node, ast.Return) and node.value is not None:
-        yield ast.Return(None)
-    elif isinstance(
-        node,
-        ast.Expr
-        | ast.Assign
-        | ast.AugAssign
-        | ast.Raise
-        | ast.Continue
-        | ast.Break
-        | ast.Assert,
-    ):
-        yield ast.Pass()
+
+
+def _without_a_keyword(call: ast.Call) -> Iterator[ast.AST]:
+    """A call without each of its keyword arguments."""
+    for number in range(len(call.keywords)):
+        shorter = deepcopy(call)
+        del shorter.keywords[number]
+        yield shorter

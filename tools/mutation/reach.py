@@ -26,7 +26,8 @@ class Reach:
     """
 
     def __init__(self, folder: Path) -> None:
-        log, kept = folder / "suite.log", folder / "coverage"
+        log = folder / "suite.log"
+        kept = folder / "coverage"
         if not kept.exists():
             _run_suite(log, kept)
         self._data = CoverageData(str(kept))

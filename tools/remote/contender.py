@@ -33,7 +33,8 @@ def epochs(
     loader: Loader, started: float, task: Task, state: str, middle: int
 ) -> Iterator[dict[str, Any]]:
     """state: the file for the state. middle: after how many batches it is taken."""
-    before, opened = stats(task.server), now()
+    before = stats(task.server)
+    opened = now()
     with loader.open(task) as batches:
         taken = iter(batches)
         images = _count(next(taken), task)
@@ -43,7 +44,8 @@ def epochs(
             if number == middle:
                 with open(state, "wb") as file:
                     pickle.dump(batches.state_dict(), file)
-        ended, after = now(), stats(task.server)
+        ended = now()
+        after = stats(task.server)
         found = {
             "first_batch_s": first - started,
             "import_s": opened - started,
@@ -54,7 +56,8 @@ def epochs(
             "server_cpu_s": after.cpu_s - before.cpu_s,
         }
         del taken
-        begun, images = now(), sum(_count(batch, task) for batch in batches)
+        begun = now()
+        images = sum(_count(batch, task) for batch in batches)
         yield {
             **found,
             "warm_images": images,
@@ -74,7 +77,8 @@ def resume(
             loaded = pickle.load(file)
     with loader.open(task, state=loaded) as batches:
         _count(next(iter(batches)), task)
-        took, after = now() - started, stats(task.server)
+        took = now() - started
+        after = stats(task.server)
         yield {"resume_s": took, "bytes": after.bytes - before.bytes}
 
 
@@ -100,7 +104,9 @@ def _versions(loader: Loader) -> dict[str, str]:
 
 def main() -> None:
     end_with_parent()
-    loader, order, options = LOADERS[sys.argv[1]], sys.argv[2], json.loads(sys.argv[3])
+    loader = LOADERS[sys.argv[1]]
+    order = sys.argv[2]
+    options = json.loads(sys.argv[3])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print
     import torch  # noqa: F401

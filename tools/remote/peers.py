@@ -16,8 +16,12 @@ from PIL import Image
 from tools.remote.loaders import BUCKET, LOADERS, Task
 from tools.remote.processes import ROOT, Child, ChildError, now, served
 
-IMAGES, PER_SHARD = 4000, 100
-BATCH_SIZE, SIZE, THREADS, WINDOW = 64, 224, 2, 8
+IMAGES = 4000
+PER_SHARD = 100
+BATCH_SIZE = 64
+SIZE = 224
+THREADS = 2
+WINDOW = 8
 MIDDLE = IMAGES // BATCH_SIZE // 2
 LATENCY_S = 0.01
 _SEEDS = 50  # different images; more would take minutes to make
@@ -38,11 +42,9 @@ class Peers:
     def __init__(
         self, folder: Path, scratch: Path, pythons: Mapping[str, str], network: float
     ) -> None:
-        self._sets, self._scratch, self._pythons = (
-            folder / "peers",
-            scratch / "peers",
-            pythons,
-        )
+        self._sets = folder / "peers"
+        self._scratch = scratch / "peers"
+        self._pythons = pythons
         self._network = network
         self._rounds: dict[str, list[dict[str, Any]]] = {}
         self._left_out: dict[str, str] = {}
@@ -109,7 +111,8 @@ class Peers:
 
     def _prepare(self, name: str, packed: Path, shard_bytes: int) -> None:
         """Writes the set in the loader's own format, once."""
-        loader, python = LOADERS[name], self._pythons.get(name, sys.executable)
+        loader = LOADERS[name]
+        python = self._pythons.get(name, sys.executable)
         has = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({loader.package!r}) is None)"
         if subprocess.run([python, "-c", has], check=False).returncode:
             raise ChildError(
@@ -168,7 +171,8 @@ class Peers:
     def _ask_once(
         self, name: str, order: str, url: str | None, keeps: bool, **options: Any
     ) -> Any:
-        python, cache = self._pythons.get(name, sys.executable), self._scratch / name
+        python = self._pythons.get(name, sys.executable)
+        cache = self._scratch / name
         if not keeps:
             shutil.rmtree(cache, ignore_errors=True)
         if url is not None:
@@ -234,7 +238,8 @@ def make_images(out: Path, images: int, per_shard: int) -> Path:
 
 def _jpegs() -> list[bytes]:
     """Smooth images with some noise, which decides their size."""
-    rng, made = np.random.default_rng(1), []
+    rng = np.random.default_rng(1)
+    made = []
     for _ in range(_SEEDS):
         small = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
         pixels = np.asarray(

@@ -31,7 +31,9 @@ class Pace:
     """At most so many bytes a second, of all connections together."""
 
     def __init__(self, rate: float) -> None:
-        self._rate, self._free, self._lock = rate, time.monotonic(), threading.Lock()
+        self._rate = rate
+        self._free = time.monotonic()
+        self._lock = threading.Lock()
         self.piece = _PACED_BYTES if rate else _MOST_BYTES
 
     def wait(self, size: int) -> None:
@@ -52,7 +54,8 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, folder: Path, rate: float, latency: float) -> None:
         super().__init__(("127.0.0.1", 0), partial(_Handler, folder))
-        self.pace, self.latency = Pace(rate), latency
+        self.pace = Pace(rate)
+        self.latency = latency
         self.sent: Counter[str] = Counter()
         self.requests = 0
         self.lock = threading.Lock()
@@ -107,7 +110,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, path: str, handle: int) -> None:
         found = os.fstat(handle)
-        size, tag = found.st_size, f'"{found.st_mtime_ns:x}-{found.st_size:x}"'
+        size = found.st_size
+        tag = f'"{found.st_mtime_ns:x}-{found.st_size:x}"'
         if self.headers.get("If-None-Match") == tag:
             self._head(304, 0)
             return
@@ -116,12 +120,11 @@ class _Handler(BaseHTTPRequestHandler):
             "Last-Modified": formatdate(found.st_mtime, usegmt=True),
             "Accept-Ranges": "bytes",
         }
-        start, stop = 0, size
+        start = 0
+        stop = size
         if wanted := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
-            start, stop = (
-                int(wanted[1]),
-                min(int(wanted[2]) + 1, size) if wanted[2] else size,
-            )
+            start = int(wanted[1])
+            stop = min(int(wanted[2]) + 1, size) if wanted[2] else size
             if start >= stop:
                 self._head(416, 0)
                 return

@@ -15,7 +15,8 @@ from benchmark.recipes import dalis
 from benchmark.stored import stored_samples
 from benchmark.work import MEAN, STD, Batches, Work
 
-_AREA, _RATIO = [0.08, 1.0], [3 / 4, 4 / 3]
+_AREA = [0.08, 1.0]
+_RATIO = [3 / 4, 4 / 3]
 HW_DECODER_LOAD = 0.65  # of the example
 
 
@@ -126,7 +127,8 @@ def graph(
 
 class _Pairs:
     def __init__(self, batches, device: str) -> None:
-        self._batches, self._device = batches, device
+        self._batches = batches
+        self._device = device
 
     def __iter__(self):
         import torch

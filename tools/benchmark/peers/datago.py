@@ -29,7 +29,8 @@ class _Loader:
     """Each pass is an epoch."""
 
     def __init__(self, work: Work) -> None:
-        self._work, self._crop = work, TorchvisionCrop(work)
+        self._work = work
+        self._crop = TorchvisionCrop(work)
         source = {"root_path": str(work.cache / "dali-files"), "random_sampling": True}
         config = {"source_type": "file", "source_config": source, "limit": work.samples}
         self._config = json.dumps(

@@ -116,7 +116,8 @@ class Moved:
     """A loader's batches, moved to a device."""
 
     def __init__(self, batches: Batches, device: str) -> None:
-        self._batches, self._device = batches, device
+        self._batches = batches
+        self._device = device
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         for images, labels in self._batches:

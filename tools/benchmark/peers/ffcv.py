@@ -114,7 +114,8 @@ class _Epochs:
     """Its batches, with int16 reinterpreted: on the CPU FFCV returns float16 as int16."""
 
     def __init__(self, loader: Any, work: Work) -> None:
-        self._loader, self._half = loader, work.dtype == "float16"
+        self._loader = loader
+        self._half = work.dtype == "float16"
 
     def __iter__(self):
         import torch

@@ -53,12 +53,10 @@ class _Loader:
         import torch
 
         torch.set_num_threads(1)  # the threads of the transform do the work
-        self._work, self._pinned, self._crop, self._epochs = (
-            work,
-            device == "cuda",
-            TorchvisionCrop(work),
-            count(),
-        )
+        self._work = work
+        self._pinned = device == "cuda"
+        self._crop = TorchvisionCrop(work)
+        self._epochs = count()
         self._table = lancedb.connect(work.cache / "lance").open_table(_TABLE)
         self._state: dict[str, Any] | None = None
 
@@ -90,10 +88,8 @@ class _Loader:
         self._state = state["dataset"]
 
     def _transform(self, batch: Any) -> list[tuple[Any, int]]:
-        images, labels = (
-            batch.column("image").to_pylist(),
-            batch.column("label").to_pylist(),
-        )
+        images = batch.column("image").to_pylist()
+        labels = batch.column("label").to_pylist()
         return [
             (self._crop(self._decoded(image)), label)
             for image, label in zip(images, labels, strict=True)
