@@ -203,8 +203,8 @@ def main(argv: list[str] | None = None) -> int:
             if on_gpu
             else open_gpuload(args, "cpu", "dali")
         )
-        left = measure(first, args.images)
-        right = measure(
+        first_figures = measure(first, args.images)
+        second_figures = measure(
             open_gpuload(args, "cuda", "dali") if on_gpu else open_pillow(args),
             args.images,
         )
@@ -212,18 +212,20 @@ def main(argv: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
 
-    for name, result in zip(names, (left, right), strict=True):
+    for name, result in zip(names, (first_figures, second_figures), strict=True):
         alone = f"{result.images_per_s:>8,.0f} images/s  {result.cores:.2f} CPU cores"
         print(
             f"{name:<11} {alone}; {result.trained_per_s:,.0f} images/s into a training step"
         )
-    difference = (left.images.int() - right.images.int()).abs().float()
+    difference = (
+        (first_figures.images.int() - second_figures.images.int()).abs().float()
+    )
     print(
         f"{len(difference):,} images, {args.size}×{args.size}: pixels (0..255) differ by {difference.mean():.3f} on "
         f"average, by {difference.max():.0f} at most; {(difference > 2).float().mean():.3%} by more than 2"
     )
     args.picture.parent.mkdir(parents=True, exist_ok=True)
-    draw(left, right, names).save(args.picture)
+    draw(first_figures, second_figures, names).save(args.picture)
     print(f"{args.picture}: {SHOWN} images side by side")
     return 0
 

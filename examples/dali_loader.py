@@ -94,7 +94,7 @@ def _graph(
         "interp_type": types.INTERP_TRIANGULAR,
     }
     if on_gpu:
-        whole = fn.decoders.image(
+        decoded = fn.decoders.image(
             encoded,
             device="mixed",
             hw_decoder_load=hw_decoder_load,
@@ -102,7 +102,7 @@ def _graph(
             preallocate_height_hint=packed.manifest.height,
         )
         images = fn.random_resized_crop(
-            whole, random_area=_AREA, random_aspect_ratio=_RATIO, **resize
+            decoded, random_area=_AREA, random_aspect_ratio=_RATIO, **resize
         )
     else:
         cropped = fn.decoders.image_random_crop(

@@ -104,19 +104,19 @@ def _photo(path: Path, number: int, empty: bool) -> Picture:
 def _digits(count: int, side: int, some_empty: bool) -> Iterator[Picture]:
     from sklearn.datasets import load_digits
 
-    found = load_digits()
+    handwritten = load_digits()
     for number in range(count):
         rng = np.random.default_rng((0, number))
         canvas = Image.fromarray(rng.integers(0, 60, (side, side, 3), np.uint8))
-        which = int(rng.integers(len(found.target)))
-        digit = DIGITS[found.target[which]]
+        which = int(rng.integers(len(handwritten.target)))
+        digit = DIGITS[handwritten.target[which]]
         name = str(rng.choice(list(COLOURS)))
         extent = int(rng.uniform(0.5, 0.8) * side)
         left, top = (
             int(place) for place in rng.integers(0, side - extent, 2, endpoint=True)
         )
         shape = Image.fromarray(
-            (found.images[which] * (255 / 16)).astype(np.uint8)
+            (handwritten.images[which] * (255 / 16)).astype(np.uint8)
         )  # values are 0..16
         empty = some_empty and number % EMPTY_EVERY == 0
         if not empty:
@@ -131,9 +131,10 @@ def _digits(count: int, side: int, some_empty: bool) -> Iterator[Picture]:
 def balance(pixels: npt.NDArray[np.uint8]) -> float:
     """How much brighter the right half of an image is than the left, -1..1: a target that a flip negates."""
     half = pixels.shape[1] // 2
-    left = pixels[:, :half].mean()
-    right = pixels[:, -half:].mean()
-    return float((right - left) / max(right + left, 1e-6))
+    left_mean = pixels[:, :half].mean()
+    right_mean = pixels[:, -half:].mean()
+    difference = right_mean - left_mean
+    return float(difference / max(right_mean + left_mean, 1e-6))
 
 
 def write_captions(out: Path, found: Iterator[Picture]) -> int:
@@ -232,8 +233,8 @@ def write_detection(out: Path, found: Iterator[Picture]) -> int:
 
 def _object(name: str, box: tuple[int, int, int, int]) -> str:
     sides = "".join(
-        f"<{side}>{at}</{side}>"
-        for side, at in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)
+        f"<{side}>{position}</{side}>"
+        for side, position in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)
     )
     return f"<object><name>{escape(name)}</name><bndbox>{sides}</bndbox></object>"
 
@@ -280,8 +281,8 @@ def make(
         write, usual = FORMS[form]
         begun = out.with_name(f".{out.name}.made-up")
         _remove(begun)  # left by an interrupted run
-        found = pictures(photos, count, side or usual, some_empty=form == "detection")
-        written = write(begun, found, side or usual)
+        painted = pictures(photos, count, side or usual, some_empty=form == "detection")
+        written = write(begun, painted, side or usual)
         begun.rename(out)
         print(
             f"{out}: {written:,} generated samples"

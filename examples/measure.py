@@ -199,8 +199,8 @@ def cpu_seconds() -> float:
 
 def spread(seconds: Iterable[float]) -> dict[str, float]:
     """Median, minimum and maximum."""
-    found = sorted(seconds)
-    return {"median": median(found), "min": found[0], "max": found[-1]}
+    ascending = sorted(seconds)
+    return {"median": median(ascending), "min": ascending[0], "max": ascending[-1]}
 
 
 def in_bytes(count: float) -> str:

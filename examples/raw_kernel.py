@@ -143,7 +143,7 @@ def main(argv: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     device = shown[0].device
-    what = (
+    description = (
         "faded by a CUDA kernel"
         if device.type == "cuda"
         else "faded by NumPy, since there is no GPU"
@@ -152,10 +152,10 @@ def main(argv: list[str] | None = None) -> int:
         (shown[1] / shown[0])[..., place, place].nanmedian().item()
         for place in (0, args.size // 2)
     )
-    print(f"{len(shown[0])} images on {device}: {what}")
+    print(f"{len(shown[0])} images on {device}: {description}")
     print(f"centers multiplied by {middle:.3f}, corners by {corners:.3f} (medians)")
     args.picture.parent.mkdir(parents=True, exist_ok=True)
-    draw(shown, ["as they are loaded", f"the same, {what}"]).save(args.picture)
+    draw(shown, ["as they are loaded", f"the same, {description}"]).save(args.picture)
     print(f"{args.picture}: before and after")
     return 0
 

@@ -98,8 +98,8 @@ def draw_cells(
 def digits() -> Iterator[dict[str, Any]]:
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    for pixels, label in zip(found.images, found.target, strict=True):
+    handwritten = load_digits()
+    for pixels, label in zip(handwritten.images, handwritten.target, strict=True):
         small = Image.fromarray((pixels * (255 / 16)).astype(np.uint8)).convert("RGB")
         yield {
             "image": small.resize((64, 64), Image.Resampling.BICUBIC),
@@ -202,7 +202,9 @@ def compare(
     shards: Path, seeds: int, epochs: int, batch_size: int, size: int
 ) -> dict[str, Any]:
     """Losses, seconds and accuracies of both loaders."""
-    found: dict[str, Any] = {name: {"accuracies": [], "runs": []} for name in LOADERS}
+    outcomes: dict[str, Any] = {
+        name: {"accuracies": [], "runs": []} for name in LOADERS
+    }
     for seed in range(seeds):
         runs = {
             name: Run(name, shards, seed, epochs, batch_size, size) for name in LOADERS
@@ -211,13 +213,15 @@ def compare(
             for run in runs.values():
                 run.train_epoch()
         for name, run in runs.items():
-            found[name]["accuracies"].append(run.accuracy(shards, size))
-            found[name]["runs"].append({"losses": run.losses, "seconds": run.seconds})
+            outcomes[name]["accuracies"].append(run.accuracy(shards, size))
+            outcomes[name]["runs"].append(
+                {"losses": run.losses, "seconds": run.seconds}
+            )
             print(
-                f"seed {seed}, {name}: accuracy {found[name]['accuracies'][-1]:.1%}, {run.seconds[-1]:.1f} s"
+                f"seed {seed}, {name}: accuracy {outcomes[name]['accuracies'][-1]:.1%}, {run.seconds[-1]:.1f} s"
             )
         runs["gpuload"].loader.close()
-    return found
+    return outcomes
 
 
 def smooth(values: list[float], over: int) -> np.ndarray:
@@ -293,7 +297,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.images and args.images < 100:
         parser.error(f"--images {args.images}: expected at least 100")
     torch.set_num_threads(1)  # more of them get in the way of those that decode
-    what = (
+    images = (
         f"{args.images:,} drawn shapes" if args.images else "1,797 handwritten digits"
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -304,10 +308,10 @@ def main(argv: list[str] | None = None) -> int:
             val=0.2,
             progress=False,
         )
-        found = compare(shards, args.seeds, args.epochs, args.batch_size, args.size)
-    for name, own in found.items():
-        accuracies = own["accuracies"]
-        took = mean(run["seconds"][-1] for run in own["runs"])
+        outcomes = compare(shards, args.seeds, args.epochs, args.batch_size, args.size)
+    for name, outcome in outcomes.items():
+        accuracies = outcome["accuracies"]
+        took = mean(run["seconds"][-1] for run in outcome["runs"])
         spread = (
             f" ({min(accuracies):.1%}–{max(accuracies):.1%})" if args.seeds > 1 else ""
         )
@@ -315,12 +319,14 @@ def main(argv: list[str] | None = None) -> int:
             f"{name}: accuracy {mean(accuracies):.1%}{spread} after {took:.1f} s of training"
         )
     ratio = [
-        other["seconds"][-1] / own["seconds"][-1]
-        for own, other in zip(
-            found["gpuload"]["runs"], found["DataLoader"]["runs"], strict=True
+        other["seconds"][-1] / first["seconds"][-1]
+        for first, other in zip(
+            outcomes["gpuload"]["runs"], outcomes["DataLoader"]["runs"], strict=True
         )
     ]
-    print(f"{what}, {args.epochs} epochs: {mean(ratio):.2f} times as fast with gpuload")
+    print(
+        f"{images}, {args.epochs} epochs: {mean(ratio):.2f} times as fast with gpuload"
+    )
     if args.json:
         settings = {
             "epochs": args.epochs,
@@ -328,8 +334,10 @@ def main(argv: list[str] | None = None) -> int:
             "size": args.size,
             "seeds": args.seeds,
         }
-        args.json.write_text(json.dumps({"images": what, **settings, **found}) + "\n")
-    plot(found, f"{what}, {args.epochs} epochs", args.plot)
+        args.json.write_text(
+            json.dumps({"images": images, **settings, **outcomes}) + "\n"
+        )
+    plot(outcomes, f"{images}, {args.epochs} epochs", args.plot)
     print(f"{args.plot}: the losses of both")
     return 0
 

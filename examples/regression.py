@@ -198,13 +198,13 @@ def run(args: argparse.Namespace, store: Path) -> None:
                 f"variance explained; net alone {epoch.net['seconds']:.2f} s, loader alone {alone[-1]['seconds']:.2f} s"
             )
         excess = peak.excess
-    for what, times in {"loader alone": alone, "net alone": net, "both": both}.items():
+    for part, times in {"loader alone": alone, "net alone": net, "both": both}.items():
         wall, cpu = (
-            median(one[name] for one in times) for name in ("seconds", "cpu_seconds")
+            median(turn[name] for turn in times) for name in ("seconds", "cpu_seconds")
         )
         rate = len(data) / wall
         print(
-            f"{what:13} {wall:7.2f} s per epoch, {cpu:7.2f} s of processor time, {rate:8,.0f} images/s"
+            f"{part:13} {wall:7.2f} s per epoch, {cpu:7.2f} s of processor time, {rate:8,.0f} images/s"
         )
     print(
         f"both takes {ratio(both, alone, net, max):.2f} times the slower of the two alone, and "

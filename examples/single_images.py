@@ -134,14 +134,14 @@ def run(args: argparse.Namespace, store: Path) -> None:
             measure.evict(shards)
             print(f"Epoch {epoch + 1} of {args.epochs}")
             epochs.append(figures := train_epoch(loader, net, args.every))
-            own, shown = (
+            anonymous, shown = (
                 measure.in_bytes(figures[name])
                 for name in ("peak_own_bytes", "peak_shard_bytes")
             )
             print(
                 f"{figures['images']:,} images in {figures['seconds']:.1f} s, {figures['waited_s']:.1f} s of it waited "
-                f"for batches; mean loss {figures['mean_loss']:.3f}\nat most {own} of anonymous memory, and {shown} of "
-                f"the {measure.in_bytes(stored)} of shards mapped"
+                f"for batches; mean loss {figures['mean_loss']:.3f}\nat most {anonymous} of anonymous memory, and {shown} "
+                f"of the {measure.in_bytes(stored)} of shards mapped"
             )
     measure.save_record(
         args.json,

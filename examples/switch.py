@@ -182,7 +182,7 @@ def compare(
     folder: Path, seeds: int, epochs: int, batch_size: int
 ) -> dict[str, list[dict[str, float]]]:
     """A run of each way for each seed, in turn; whoever is first changes."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in WAYS}
+    outcomes: dict[str, list[dict[str, float]]] = {name: [] for name in WAYS}
     val = gpuload.DaliIterator(
         folder / "val",
         batch_size,
@@ -193,17 +193,17 @@ def compare(
     for seed in range(seeds):
         for name in [*names[seed % len(names) :], *names[: seed % len(names)]]:
             loader = WAYS[name](folder / "train", batch_size, seed)
-            found[name].append(train(loader, val, epochs, seed))
+            outcomes[name].append(train(loader, val, epochs, seed))
             if isinstance(loader, gpuload.DaliIterator):
                 loader.close()
-            last = found[name][-1]
+            last = outcomes[name][-1]
             print(
                 f"seed {seed}  {name:<10}  {last['accuracy']:.1%}  {last['images_per_s']:,.0f} images/s",
                 flush=True,
             )
             del loader
     val.close()
-    return found
+    return outcomes
 
 
 def plot(found: dict[str, list[dict[str, float]]], path: Path) -> None:
@@ -294,8 +294,8 @@ def main(argv: list[str] | None = None) -> int:
         torch.set_num_threads(
             1
         )  # for the net; the other cores are for whichever loader
-        found = compare(folder, args.seeds, args.epochs, args.batch_size)
-    for name, runs in found.items():
+        outcomes = compare(folder, args.seeds, args.epochs, args.batch_size)
+    for name, runs in outcomes.items():
         accuracies = [run["accuracy"] for run in runs]
         print(
             f"{name:<10}  accuracy {mean(accuracies):.1%} ({min(accuracies):.1%}–{max(accuracies):.1%}), "
@@ -311,12 +311,12 @@ def main(argv: list[str] | None = None) -> int:
         machine = {"cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0]}
         args.json.write_text(
             json.dumps(
-                {"setting": setting, "machine": machine, "runs": found}, indent=1
+                {"setting": setting, "machine": machine, "runs": outcomes}, indent=1
             )
             + "\n"
         )
     if args.plot:
-        plot(found, args.plot)
+        plot(outcomes, args.plot)
     return 0
 
 

@@ -299,8 +299,8 @@ def measure(
 def summarise(turns: dict[str, list[Turn]]) -> list[dict[str, Any]]:
     """A row per loader: the medians and every turn."""
     rates = {
-        name: statistics.median(turn.images_per_s for turn in own)
-        for name, own in turns.items()
+        name: statistics.median(turn.images_per_s for turn in figures)
+        for name, figures in turns.items()
     }
     return [
         {
@@ -309,9 +309,9 @@ def summarise(turns: dict[str, list[Turn]]) -> list[dict[str, Any]]:
             "share_of_resident": rates[name] / rates["synthetic"]
             if "synthetic" in rates
             else None,
-            "turns": [turn._asdict() for turn in own],
+            "turns": [turn._asdict() for turn in figures],
         }
-        for name, own in turns.items()
+        for name, figures in turns.items()
     ]
 
 

@@ -100,7 +100,7 @@ def main() -> int:
     peers = Peers(
         folder, scratch, interpreters(parser, args.python, LOADERS), args.network * 1e6
     )
-    made = {
+    served = {
         "date": time.strftime("%Y-%m"),
         "cores": os.cpu_count(),
         "machine": platform.machine(),
@@ -109,15 +109,15 @@ def main() -> int:
     load = os.getloadavg()[0]
     begun = time.monotonic()
     try:
-        found = peers.run(args.runs)
+        figures = peers.run(args.runs)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    Console().print(table_of(found))
+    Console().print(table_of(figures))
     if args.json:
         record = {
             "peers": {
-                "made": {**made, "load": load, "took_s": time.monotonic() - begun},
-                **found,
+                "made": {**served, "load": load, "took_s": time.monotonic() - begun},
+                **figures,
             }
         }
         args.json.write_text(json.dumps(record, indent=1) + "\n")

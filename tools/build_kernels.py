@@ -55,13 +55,13 @@ def build(machine: str) -> list[Path]:
             f"{machine}: gpuload has kernels for x86_64 and aarch64 alone"
         )
     stamp = sources.stamp_of_sources()
-    made = []
+    libraries = []
     for target in targets:
         if target.file.exists() and stamp.encode() in target.file.read_bytes():
             continue
         compile_library(target, target.file, sources.FAST, sources)
-        made.append(target.file)
-    return made
+        libraries.append(target.file)
+    return libraries
 
 
 def compile_library(
@@ -143,13 +143,13 @@ def main(arguments: list[str] | None = None) -> int:
                 sources,
             )
             return 0
-        made = build(args.architecture)
+        libraries = build(args.architecture)
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 1
     print(
-        *(f"made {library.relative_to(ROOT)}" for library in made)
-        if made
+        *(f"made {library.relative_to(ROOT)}" for library in libraries)
+        if libraries
         else ["nothing has changed"],
         sep="\n",
     )

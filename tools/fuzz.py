@@ -86,7 +86,10 @@ def main() -> int:
         shown = {key: value for key, value in result.items() if key != "findings"}
         print(
             f"{name}: {shown}",
-            *(f"  {one['title']} ({one['times']} times)" for one in result["findings"]),
+            *(
+                f"  {finding['title']} ({finding['times']} times)"
+                for finding in result["findings"]
+            ),
             sep="\n",
         )
         if args.out:
@@ -95,12 +98,12 @@ def main() -> int:
 
 
 def _record(path: Path, name: str, result: dict[str, object]) -> None:
-    found = json.loads(path.read_text()) if path.exists() else {"targets": {}}
-    found["python"] = platform.python_version()
-    found["machine"] = platform.machine()
-    found["versions"] = {package: version(package) for package in PACKAGES}
-    found["targets"][name] = result
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    record = json.loads(path.read_text()) if path.exists() else {"targets": {}}
+    record["python"] = platform.python_version()
+    record["machine"] = platform.machine()
+    record["versions"] = {package: version(package) for package in PACKAGES}
+    record["targets"][name] = result
+    path.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

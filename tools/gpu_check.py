@@ -292,9 +292,9 @@ def requirements(device: str, cuda: str = "cuda13") -> list[str]:
     ]
     entries = [
         entry
-        for found in lists
-        if found
-        for entry in re.findall(r'"([^"]+)"', found[1])
+        for modules in lists
+        if modules
+        for entry in re.findall(r'"([^"]+)"', modules[1])
     ]
     return list(dict.fromkeys(re.split(r"[<>=~!\[; ]", entry)[0] for entry in entries))
 
@@ -347,7 +347,7 @@ def record(step: Step, out: Path, seconds: float) -> dict[str, Any]:
     lines = [_COLOUR.sub("", line) for line in _text(log).splitlines()]
     figures = read_figures(out, step.name, lines)
     fault = find_fault(step.name, figures) if code == 0 else None
-    found = {
+    gpus = {
         "ok": code == 0 and fault is None,
         "exit": code,
         "fault": fault,
@@ -360,7 +360,7 @@ def record(step: Step, out: Path, seconds: float) -> dict[str, Any]:
         print(*(f"  | {line[:160]}" for line in lines[-_SHOWN_LINES:]), sep="\n")
     outcome = (
         "ok"
-        if found["ok"]
+        if gpus["ok"]
         else "failed"
         if fault
         else "timed out"
@@ -368,10 +368,10 @@ def record(step: Step, out: Path, seconds: float) -> dict[str, Any]:
         else f"exit {code}"
     )
     print(
-        f"{step.name:<9} {outcome:<9} {found['seconds']:>5.0f} s  {(fault or (lines or [''])[-1])[:100]}",
+        f"{step.name:<9} {outcome:<9} {gpus['seconds']:>5.0f} s  {(fault or (lines or [''])[-1])[:100]}",
         flush=True,
     )
-    return found
+    return gpus
 
 
 def run(

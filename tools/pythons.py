@@ -66,12 +66,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def attempt(version: str, folder: Path) -> tuple[bool, str]:
     """Whether nothing is wrong with gpuload on this version of Python, and what was done, or why not."""
-    if (found := find(version)) is None:
+    if (interpreter := find(version)) is None:
         return True, "skipped: this machine does not have it"
     python = folder / "bin" / "python"
     started = time.monotonic()
     try:
-        run([found, "-m", "venv", "--without-pip", folder], INSTALL_S)
+        run([interpreter, "-m", "venv", "--without-pip", folder], INSTALL_S)
         torch = install(python)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         return True, f"skipped: cannot be set up here. {last_line(error)}"
@@ -238,9 +238,11 @@ def install(python: Path) -> bool:
         re.findall(r"^(\w+) = \[(.*)\]", (ROOT / "pyproject.toml").read_text(), re.M)
     )
     wanted = [
-        one for name in ("cpu", "dali") for one in re.findall(r'"(.*?)"', lists[name])
+        package
+        for name in ("cpu", "dali")
+        for package in re.findall(r'"(.*?)"', lists[name])
     ]
-    wanted = [one for one in wanted if torch or not one.startswith("torch")]
+    wanted = [package for package in wanted if torch or not package.startswith("torch")]
     run(
         [*pip, "install", "--quiet", "--no-compile", ROOT, "pytest", *wanted], INSTALL_S
     )

@@ -425,9 +425,9 @@ def check_states(run: Run, loaders: list[gpuload.DaliIterator]) -> None:
     if len(texts) > 1:
         raise WrongOrderError(f"ranks tell {texts}")
     (text,) = texts
-    found = {name: json.loads(text)[name] for name in ("epoch", "begin", "samples")}
+    position = {name: json.loads(text)[name] for name in ("epoch", "begin", "samples")}
     if (
-        found != {"epoch": run.epoch, "begin": run.begin, "samples": run.samples}
+        position != {"epoch": run.epoch, "begin": run.begin, "samples": run.samples}
         or len(text) > MOST_STATE_BYTES
     ):
         raise WrongOrderError(

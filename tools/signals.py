@@ -127,9 +127,9 @@ class Rounds:
         while len(seen) < count:
             self.interrupts.during("loop", rest_of_epoch)
             loader.load_state_dict(loader.state_dict())
-        found = [batch.tolist() for batch in seen]
-        if found != self._expected:
-            self.faults.append(f"loop: {_difference(found, self._expected)}")
+        batches = [batch.tolist() for batch in seen]
+        if batches != self._expected:
+            self.faults.append(f"loop: {_difference(batches, self._expected)}")
         loader.close()
         self._look_for_threads("loop")
 
@@ -166,12 +166,12 @@ class Rounds:
     def _look_for_threads(self, name: str) -> None:
         deadline = time.monotonic() + _ENDING_S
         gc.collect()
-        while (left := _threads()) and time.monotonic() < deadline:
+        while (alive := _threads()) and time.monotonic() < deadline:
             time.sleep(0.01)
             gc.collect()
-        if left:
+        if alive:
             self.faults.append(
-                f"{name}: {len(left)} threads are left, such as {left[0]}"
+                f"{name}: {len(alive)} threads are left, such as {alive[0]}"
             )
             raise SystemExit(1)  # what is left would be found in each later round, too
 
@@ -233,9 +233,9 @@ class Child:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if line:
-            told = json.loads(line)
-            self.signals = Counter(told["signals"])
-            self.faults = told["faults"]
+            report = json.loads(line)
+            self.signals = Counter(report["signals"])
+            self.faults = report["faults"]
             self.heard = time.monotonic()
 
     def has_ended(self) -> bool:

@@ -66,13 +66,13 @@ def loops(decoders: list[str]) -> list[Loop]:
         "augment": Augment(64, crop="center", flip=0, dtype="uint8"),
         "fields": ("key", "image", "mask"),
     }
-    found = []
+    drifts = []
     for decoder in decoders:
         use = {"decoder": decoder}
         fixed = (
             decoder != "both"
         )  # of which the epoch decides who decodes which image, and they differ by rounding
-        found += [
+        drifts += [
             Loop(
                 f"{decoder}, center crops",
                 {**use, **center, "batch_size": 32, "shuffle": False},
@@ -97,7 +97,7 @@ def loops(decoders: list[str]) -> list[Loop]:
             ),
         ]
     return [
-        *found,
+        *drifts,
         Loop(
             "labels alone",
             {"augment": Augment(8), "fields": ("key", "label"), "batch_size": 64},
@@ -279,12 +279,12 @@ def soak(
     pipelines = (
         2 * turn * sum(loop.options.get("decoder") in ("dali", "both") for loop in ways)
     )
-    own = max(8 * _MIB, 0.02 * records.used["memory"][-1])
-    limits = {"memory": own + _DALI_KEEPS * pipelines, "handles": 1, "threads": 1}
+    allowed = max(8 * _MIB, 0.02 * records.used["memory"][-1])
+    limits = {"memory": allowed + _DALI_KEEPS * pipelines, "handles": 1, "threads": 1}
     faults += [
-        f"{name}: grew by {found:,.1f} over the run, expected at most {limits[name]:,.0f}"
-        for name, found in drifts.items()
-        if found > limits[name]
+        f"{name}: grew by {drift:,.1f} over the run, expected at most {limits[name]:,.0f}"
+        for name, drift in drifts.items()
+        if drift > limits[name]
     ]
     return {
         "epochs": len(records),

@@ -255,7 +255,7 @@ NOTEBOOKS: dict[str, list[str]] = {
 
 def notebook(cells: list[str]) -> dict[str, Any]:
     """In nbformat 4.5."""
-    made: list[dict[str, Any]] = []
+    notebook_cells: list[dict[str, Any]] = []
     for number, text in enumerate(cells):
         code = text.startswith("#!")
         source = textwrap.dedent(text.removeprefix("#!").strip("\n")).strip()
@@ -266,10 +266,15 @@ def notebook(cells: list[str]) -> dict[str, Any]:
         }
         if code:
             cell |= {"execution_count": None, "outputs": []}
-        made.append(cell | {"source": source.splitlines(keepends=True)})
+        notebook_cells.append(cell | {"source": source.splitlines(keepends=True)})
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    return {"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+    return {
+        "cells": notebook_cells,
+        "metadata": metadata,
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
 
 
 def texts() -> dict[str, str]:

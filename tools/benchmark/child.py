@@ -209,7 +209,7 @@ def _import(contender: Contender) -> None:
 
 
 def _versions(contender: Contender) -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    answer = {"python": platform.python_version()}
     names = (
         "torch",
         "torchvision",
@@ -222,10 +222,10 @@ def _versions(contender: Contender) -> dict[str, str]:
     )
     for name in (*names, *filter(None, [contender.distribution])):
         try:
-            found[name] = importlib.metadata.version(name)
+            answer[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return answer
 
 
 def _synchronise(contender: Contender) -> None:

@@ -71,7 +71,7 @@ def _prepare(work: Work, folder: Path, data: str) -> None:
 _FEATURES = [
     Contender(
         name,
-        what,
+        description,
         opens,
         package="gpuload" if name.startswith("gpuload") else variant.package,
         raw=name.startswith("gpuload") or variant.raw,
@@ -80,7 +80,7 @@ _FEATURES = [
         channels=variant.channels,
         one_size=variant.one_size,
     )
-    for name, what, opens, variant in features.opened()
+    for name, description, opens, variant in features.opened()
 ]
 
 
@@ -118,7 +118,8 @@ _LOADS = [
 ]
 
 CONTENDERS = {
-    one.name: one for one in (*_ALL, *map(_on_gpu, _ALL), *_LOADS, *_FEATURES)
+    contender.name: contender
+    for contender in (*_ALL, *map(_on_gpu, _ALL), *_LOADS, *_FEATURES)
 }
 
 
@@ -133,10 +134,10 @@ def why_not(
         return f"it does not load sets of {'raw pixels' if raw else 'JPEGs'}"
     if not elsewhere and contender.package is not None:
         try:
-            found = importlib.util.find_spec(contender.package)
+            spec = importlib.util.find_spec(contender.package)
         except ModuleNotFoundError:
-            found = None
-        if not found:
+            spec = None
+        if not spec:
             return f"{contender.package} is not installed"
     if contender.device == "cuda":
         import torch

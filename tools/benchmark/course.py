@@ -67,13 +67,13 @@ class Course:
                 with self._start(name) as process:
                     process.prepare()
                     with PeakMemory(process.pid) as peak:
-                        found = Examined(**process.examine())
-                    result = Result(process.versions, found, memory_bytes=peak.bytes)
+                        examined = Examined(**process.examine())
+                    result = Result(process.versions, examined, memory_bytes=peak.bytes)
             except ContenderError as error:
                 self.leave_out(name, str(error).removeprefix(f"{name}: "))
                 continue
             first = next((other.examined for other in self.results.values()), None)
-            if fault := faults(found, self._labels, first, self._work):
+            if fault := faults(examined, self._labels, first, self._work):
                 self.leave_out(name, fault)
             else:
                 self.results[name] = result

@@ -121,13 +121,13 @@ def faults(
         return None
     spread = 0.4 if found.whole and found.images == found.compared else 1.0
     allowed = 0.05 + 4 * spread * (1 / found.compared + 1 / first.compared) ** 0.5
-    for what, own, other in (
+    for subject, actual, other in (
         ("mean", found.mean, first.mean),
         ("deviation", found.std, first.std),
     ):
-        if max(abs(a - b) for a, b in zip(own, other, strict=True)) > allowed:
+        if max(abs(a - b) for a, b in zip(actual, other, strict=True)) > allowed:
             return (
-                f"its images differ from the first loader's: {what} {_show(own)} in red, green, blue instead of "
+                f"its images differ from the first loader's: {subject} {_show(actual)} in red, green, blue instead of "
                 f"{_show(other)}; up to {allowed:.2f} could be chance"
             )
     return None

@@ -45,10 +45,10 @@ def bucket_sizes(work: Work) -> gpuload.Buckets:
 
 def tokenizer(folder: Path) -> Callable[[list[str]], Any]:
     """WordPiece, learned from a set's captions: int64 (N, 77)."""
-    found = learned(folder)
+    tokenizer = learned(folder)
 
     def ids(texts: list[str]) -> Any:
-        return np.array([encoding.ids for encoding in found.encode_batch(texts)])
+        return np.array([encoding.ids for encoding in tokenizer.encode_batch(texts)])
 
     return ids
 
@@ -57,16 +57,16 @@ def learned(folder: Path) -> Any:
     """The tokenizer itself."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer()
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     trainer = trainers.WordPieceTrainer(
         vocab_size=4000, special_tokens=["[UNK]", "[PAD]"], show_progress=False
     )
-    made.train_from_iterator(texts_of(folder), trainer)
-    made.enable_padding(length=77, pad_id=1)
-    made.enable_truncation(77)
-    return made
+    tokenizer.train_from_iterator(texts_of(folder), trainer)
+    tokenizer.enable_padding(length=77, pad_id=1)
+    tokenizer.enable_truncation(77)
+    return tokenizer
 
 
 def texts_of(folder: Path) -> list[str]:
@@ -92,7 +92,7 @@ def _with_captions(folder: Path) -> Iterator[dict[str, Any]]:
         drawn = np.random.default_rng(number).choice(words, (_CAPTIONS, _WORDS))
         yield {
             "image": data,
-            "captions": [" ".join(one) for one in drawn],
+            "captions": [" ".join(words) for words in drawn],
             "label": number % 10,
         }
 

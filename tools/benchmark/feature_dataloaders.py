@@ -59,11 +59,11 @@ class Images(pillow_loader.PackedImages):
         else:
             image = Image.open(io.BytesIO(data))
             image = image if image.mode == self._mode else image.convert(self._mode)
-        made = np.array(self._transform(image))
+        transformed = np.array(self._transform(image))
         planes = (
-            made[None]
-            if made.ndim == 2
-            else np.ascontiguousarray(made.transpose(2, 0, 1))
+            transformed[None]
+            if transformed.ndim == 2
+            else np.ascontiguousarray(transformed.transpose(2, 0, 1))
         )
         pixels = torch.from_numpy(planes.astype(np.float32))
         return pixels.div_(self._peak).sub_(self._mean).div_(self._std), self._second(
@@ -141,7 +141,7 @@ def warped(work: Work, *warps: tuple[Any, ...]) -> Batches:
     v2 = _v2()
     crop = _crop(work)
     modes = {mode.value: mode for mode in v2.InterpolationMode}
-    made = [
+    steps = [
         getattr(v2, name)(
             *(
                 modes.get(value, value) if isinstance(value, str) else value
@@ -153,7 +153,7 @@ def warped(work: Work, *warps: tuple[Any, ...]) -> Batches:
 
     def transform(image: Any) -> Any:
         image = crop(image)
-        for warp in made:
+        for warp in steps:
             image = warp(image)
         return image
 
@@ -231,13 +231,13 @@ def captioned(work: Work, tokens: bool) -> Batches:
     """One of the captions, or none; with `tokens` as numbers."""
     folder = work.set_folder("texts")
     stored = texts_of(folder)
-    found = learned(folder) if tokens else None
+    tokenizer = learned(folder) if tokens else None
 
     def caption(number: int) -> Any:
         text = (
             "" if random.random() < 0.1 else random.choice(json.loads(stored[number]))
         )
-        return text if found is None else np.array(found.encode(text).ids)
+        return text if tokenizer is None else np.array(tokenizer.encode(text).ids)
 
     return _load(Images(folder, _crop(work), second=caption), work)
 

@@ -50,14 +50,14 @@ def compare(
         )
         left_out |= course.left_out
         if path is not None and rows:
-            whole = {
+            complete = {
                 **record,
                 "complete": number == len(features),
                 "left_out": left_out,
                 "features": rows,
             }
             temporary = path.with_name(path.name + ".tmp")
-            temporary.write_text(json.dumps(whole, indent=1) + "\n")
+            temporary.write_text(json.dumps(complete, indent=1) + "\n")
             temporary.replace(path)
     return rows
 
@@ -73,24 +73,24 @@ def ratios(feature: str, turns: Mapping[str, Sequence[Round]]) -> list[Row]:
         if not (turns.get(without) and turns.get(name)):
             continue
         pairs = list(zip(turns[name], turns[without], strict=True))
-        found = [one.rate / other.rate for one, other in pairs]
+        ratios = [turn.rate / other.rate for turn, other in pairs]
         more = [
-            1e6 * (one.cpu_s / one.images - other.cpu_s / other.images)
-            for one, other in pairs
+            1e6 * (turn.cpu_s / turn.images - other.cpu_s / other.images)
+            for turn, other in pairs
         ]
         rows.append(
             {
                 "feature": feature,
                 "what": FEATURES[feature].what,
                 "loader": name.partition("+")[0],
-                "images_per_s": median(one.rate for one, _ in pairs),
+                "images_per_s": median(turn.rate for turn, _ in pairs),
                 "without": median(other.rate for _, other in pairs),
-                "ratio": median(found),
-                "ratio_min": min(found),
-                "ratio_max": max(found),
-                "cpu_us": median(1e6 * one.cpu_s / one.images for one, _ in pairs),
+                "ratio": median(ratios),
+                "ratio_min": min(ratios),
+                "ratio_max": max(ratios),
+                "cpu_us": median(1e6 * turn.cpu_s / turn.images for turn, _ in pairs),
                 "more_cpu_us": median(more),
-                "rounds": [[asdict(one), asdict(other)] for one, other in pairs],
+                "rounds": [[asdict(turn), asdict(other)] for turn, other in pairs],
             }
         )
     return rows

@@ -54,8 +54,8 @@ def _torchs(name: str, *arguments: Any) -> Callable[[Work], Batches]:
     def make(work: Work) -> Batches:
         from benchmark import feature_dataloaders
 
-        found: Batches = getattr(feature_dataloaders, name)(work, *arguments)
-        return found
+        batches: Batches = getattr(feature_dataloaders, name)(work, *arguments)
+        return batches
 
     return make
 
@@ -262,7 +262,7 @@ FEATURES = {
     ),
     **{
         name: Variant(
-            what,
+            description,
             partial(_recipe, name=name),
             _torchs("recipe", name),
             "crops",
@@ -287,7 +287,7 @@ FEATURES = {
                 ),
             ],
         )
-        for name, what in recipes.WHAT.items()
+        for name, description in recipes.WHAT.items()
     },
     "stratified": Variant(
         "the shares of two sets in each batch",
@@ -357,12 +357,18 @@ def opened() -> Iterator[tuple[str, str, Any, Variant]]:
 
 def names_of(feature: str) -> list[tuple[str, str]]:
     """The contenders for a feature, of each loader that has it: without and with."""
-    found = FEATURES[feature]
+    described = FEATURES[feature]
     loaders = ["gpuload"]
-    if found.dataloader is not None:
+    if described.dataloader is not None:
         loaders.append("torch")
-    own = [
-        (f"{one}+{found.without}" if found.without else one, f"{one}+{feature}")
-        for one in loaders
+    variants = [
+        (
+            f"{loader}+{described.without}" if described.without else loader,
+            f"{loader}+{feature}",
+        )
+        for loader in loaders
     ]
-    return [*own, *((without, f"{peer}+{feature}") for peer, without, _ in found.peers)]
+    return [
+        *variants,
+        *((without, f"{peer}+{feature}") for peer, without, _ in described.peers),
+    ]

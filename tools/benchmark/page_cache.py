@@ -42,11 +42,11 @@ def cached_share(files: Iterable[Path]) -> float:
             mmap.mmap(file.fileno(), size, mmap.MAP_PRIVATE) as view,
         ):
             count = -(-size // mmap.PAGESIZE)
-            found = (ctypes.c_ubyte * count)()
+            in_cache = (ctypes.c_ubyte * count)()
             start = ctypes.c_char.from_buffer(view)
-            if _libc.mincore(ctypes.addressof(start), size, ctypes.addressof(found)):
+            if _libc.mincore(ctypes.addressof(start), size, ctypes.addressof(in_cache)):
                 raise OSError(ctypes.get_errno(), f"mincore: {path}")
             del start  # otherwise the map could not be closed
-            cached += sum(page & 1 for page in found)
+            cached += sum(page & 1 for page in in_cache)
             pages += count
     return cached / pages if pages else 0.0

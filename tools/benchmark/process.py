@@ -177,15 +177,15 @@ def interpreters(
     parser: argparse.ArgumentParser, pairs: list[str], names: Container[str]
 ) -> dict[str, str]:
     """--python as {loader: path}."""
-    found = {}
+    paths = {}
     for pair in pairs:
         name, equals, path = pair.partition("=")
         if not equals or name not in names:
             parser.error(
                 f"--python {pair}: expected LOADER=PATH, such as ffcv=/opt/ffcv/bin/python"
             )
-        found[name] = path
-    return found
+        paths[name] = path
+    return paths
 
 
 def check_out(commit: str) -> str:

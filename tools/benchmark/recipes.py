@@ -191,7 +191,7 @@ def open_albumentations(work: Work, name: str = "") -> Iterator[Batches]:
     cv2 = import_module("cv2")
     cv2.setNumThreads(0)  # the workers already use all cores
     crop = a.RandomResizedCrop((work.size, work.size))
-    whole = a.Compose(
+    transform = a.Compose(
         [
             crop,
             a.HorizontalFlip(),
@@ -202,7 +202,7 @@ def open_albumentations(work: Work, name: str = "") -> Iterator[Batches]:
 
     class Images(pillow_loader.PackedImages):
         def __getitem__(self, number: int) -> tuple[Any, int]:
-            pixels = whole(image=simplejpeg.decode_jpeg(self.read(number)))["image"]
+            pixels = transform(image=simplejpeg.decode_jpeg(self.read(number)))["image"]
             planes = np.ascontiguousarray(pixels.transpose(2, 0, 1))
             return torch.from_numpy(planes), int(self.labels[number])
 

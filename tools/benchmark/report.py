@@ -48,9 +48,9 @@ def describe(work: Work, named: Path) -> list[str]:
     mean_bytes = image_bytes / len(dataset)
     mean_pixels = pixels / len(dataset)
     shards = len(dataset.shard_paths)
-    what = "raw images" if work.raw else "images"
+    noun = "raw images" if work.raw else "images"
     return [
-        f"{named}: {len(dataset):,} {what} in {shards} shard{'s' * (shards > 1)}; on average "
+        f"{named}: {len(dataset):,} {noun} in {shards} shard{'s' * (shards > 1)}; on average "
         f"{mean_bytes / 1000:.1f} KB and {mean_pixels / 1e6:.3f} megapixels",
         *describe_machine(),
     ]
@@ -83,10 +83,11 @@ def summarise(
     """A row per contender: medians over its rounds. Ratios to the first contender are taken round by round."""
     base = next(iter(results.values())).warm
     rows = []
-    for name, own in results.items():
-        rates = [turn.rate for turn in own.warm]
+    for name, outcome in results.items():
+        rates = [turn.rate for turn in outcome.warm]
         ratios = [
-            turn.rate / other.rate for turn, other in zip(own.warm, base, strict=True)
+            turn.rate / other.rate
+            for turn, other in zip(outcome.warm, base, strict=True)
         ]
         rows.append(
             {
@@ -101,21 +102,21 @@ def summarise(
                 if ceiling
                 else None,
                 "cpu_s_per_1000": median(
-                    1000 * turn.cpu_s / turn.images for turn in own.warm
+                    1000 * turn.cpu_s / turn.images for turn in outcome.warm
                 ),
-                "cores": median(turn.cpu_s / turn.elapsed_s for turn in own.warm),
-                "memory_bytes": own.memory_bytes,
-                "first_batch_s": own.first.first_batch_s if own.first else None,
-                "resume_s": own.examined.resume_s if own.examined else None,
-                "resumes": own.examined.resumes if own.examined else None,
-                "resumed_after_images": own.examined.middle * own.first.shape[0]
-                if own.examined and own.first
+                "cores": median(turn.cpu_s / turn.elapsed_s for turn in outcome.warm),
+                "memory_bytes": outcome.memory_bytes,
+                "first_batch_s": outcome.first.first_batch_s if outcome.first else None,
+                "resume_s": outcome.examined.resume_s if outcome.examined else None,
+                "resumes": outcome.examined.resumes if outcome.examined else None,
+                "resumed_after_images": outcome.examined.middle * outcome.first.shape[0]
+                if outcome.examined and outcome.first
                 else None,
-                **_cold(own.cold, own.cached_share),
-                "versions": own.versions,
-                "delivers": own.examined._asdict() if own.examined else None,
-                "rounds": [asdict(turn) for turn in own.warm],
-                "cold_rounds": [asdict(turn) for turn in own.cold],
+                **_cold(outcome.cold, outcome.cached_share),
+                "versions": outcome.versions,
+                "delivers": outcome.examined._asdict() if outcome.examined else None,
+                "rounds": [asdict(turn) for turn in outcome.warm],
+                "cold_rounds": [asdict(turn) for turn in outcome.cold],
             }
         )
     return rows
@@ -214,13 +215,13 @@ def _range(low: float | None, high: float | None) -> str:
 
 
 def _versions() -> list[tuple[str, str]]:
-    found = []
+    parts = []
     for name in PACKAGES:
         try:
-            found.append((name, importlib.metadata.version(name)))
+            parts.append((name, importlib.metadata.version(name)))
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return parts
 
 
 def _cpu_name() -> str:

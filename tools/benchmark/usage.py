@@ -10,18 +10,18 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 def process_tree(root: int) -> list[int]:
     """`root` and its descendants."""
-    found = [root]
-    for pid in found:
+    processes = [root]
+    for pid in processes:
         try:
             threads = list(Path(f"/proc/{pid}/task").iterdir())
         except OSError:  # a process that has just ended
             continue
         for thread in threads:
             with contextlib.suppress(OSError):  # a thread that has just ended
-                found.extend(
+                processes.extend(
                     int(child) for child in (thread / "children").read_text().split()
                 )
-    return found
+    return processes
 
 
 def cpu_seconds(root: int) -> float:

@@ -52,7 +52,7 @@ class Diff(NamedTuple):
 
 def read_diffs(text: str) -> dict[str, Diff]:
     """Those of a page, by their titles."""
-    found = {}
+    diffs = {}
     for title, body in _DIFF.findall(text):
         lines = [line for line in body.splitlines() if line.strip("+- ")]
         hunks = re.findall(r"-*\+*", "".join(line[0] for line in lines))
@@ -60,10 +60,10 @@ def read_diffs(text: str) -> dict[str, Diff]:
             "\n".join(line[1:] for line in body.splitlines() if line[:1] != other)
             for other in "+-"
         )
-        found[title] = Diff(
+        diffs[title] = Diff(
             before, after, sum(max(hunk.count("-"), hunk.count("+")) for hunk in hunks)
         )
-    return found
+    return diffs
 
 
 class Seen:
@@ -295,13 +295,13 @@ def _detection(names: dict[str, Any], seen: Seen) -> dict[str, Any]:
     to_tensors = v2.Compose(
         [v2.ToImage(), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)]
     )
-    found = {
+    originals = {
         "CocoDetection": datasets.CocoDetection,
         "to_tensors": to_tensors,
         "detector": detector,
     }
     return {
-        **found,
+        **originals,
         "wrap_dataset_for_transforms_v2": datasets.wrap_dataset_for_transforms_v2,
     }
 
@@ -347,7 +347,7 @@ def measure(folder: Path, rounds: int, write: bool) -> list[str]:
     }
     failed = []
     for title, diff in read_diffs(PAGE.read_text()).items():
-        told: list[dict[str, Any]] = []
+        measured: list[dict[str, Any]] = []
         for _ in range(rounds):
             command = [sys.executable, __file__, "--run", title]
             done = subprocess.run(
@@ -363,17 +363,19 @@ def measure(folder: Path, rounds: int, write: bool) -> list[str]:
                 )
                 failed.append(title)
                 break
-            told.append(json.loads(done.stdout.splitlines()[-1]))
+            measured.append(json.loads(done.stdout.splitlines()[-1]))
         else:
-            rates = {side: [one[side] for one in told] for side in SIDES}
-            own, ours = (statistics.median(rates[side]) for side in SIDES)
+            rates = {
+                side: [round_rates[side] for round_rates in measured] for side in SIDES
+            }
+            theirs, ours = (statistics.median(rates[side]) for side in SIDES)
             print(
-                f"{title}: {own:,.0f} images/s with its own loader, {ours:,.0f} with gpuload",
+                f"{title}: {theirs:,.0f} images/s with its own loader, {ours:,.0f} with gpuload",
                 flush=True,
             )
             if write:
                 record = json.loads(RECORD.read_text())
-                counts = {name: told[0][name] for name in ("steps", "samples")}
+                counts = {name: measured[0][name] for name in ("steps", "samples")}
                 record |= {"cores": os.cpu_count(), "date": time.strftime("%Y-%m")}
                 record["clients"][title] = {"lines": diff.lines, **counts, **rates}
                 RECORD.write_text(json.dumps(record, indent=1) + "\n")
@@ -384,13 +386,13 @@ def run_both(title: str) -> dict[str, Any]:
     """Rates of both sides, and the steps and samples of an epoch, which must be equal."""
     seen = {side: run(title, side, EPOCHS) for side in SIDES}
     counts = {
-        (len(one.steps) // EPOCHS, sum(map(len, one.steps)) // EPOCHS)
-        for one in seen.values()
+        (len(client.steps) // EPOCHS, sum(map(len, client.steps)) // EPOCHS)
+        for client in seen.values()
     }
     assert len(counts) == 1, f"steps and samples differ: {counts}"
     ((steps, samples),) = counts
     return {"steps": steps, "samples": samples} | {
-        side: one.images_per_s(EPOCHS) for side, one in seen.items()
+        side: client.images_per_s(EPOCHS) for side, client in seen.items()
     }
 
 

@@ -61,8 +61,8 @@ OTHER_IMAGES = {
 
 
 def record(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
-    return found
+    results: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return results
 
 
 def rate(row: dict[str, Any] | None) -> str:
@@ -123,12 +123,12 @@ def long() -> str:
 def other_images() -> str:
     columns = ("gpuload", "ffcv", "dali", "opencv", "torch")
     rows = []
-    for name, what in OTHER_IMAGES.items():
-        found = by_name(f"cpu-2-cores-{name}")
-        cells = [rate(found.get(column)) for column in columns]
-        if "torch-raw" in found:
-            cells[-1] = f"{rate(found['torch-raw'])} (`np.memmap`)"
-        rows.append([what, f"**{cells[0]}**", *cells[1:]])
+    for name, description in OTHER_IMAGES.items():
+        rates = by_name(f"cpu-2-cores-{name}")
+        cells = [rate(rates.get(column)) for column in columns]
+        if "torch-raw" in rates:
+            cells[-1] = f"{rate(rates['torch-raw'])} (`np.memmap`)"
+        rows.append([description, f"**{cells[0]}**", *cells[1:]])
     return table(
         [
             "images",
@@ -176,7 +176,7 @@ def remote_peers() -> str:
 
 def packing() -> str:
     rates = record("pack-2-cores")["folders"][0]["rates"]
-    what = {
+    descriptions = {
         "keep, header checks": "`--check header`",
         "GNU tar": "GNU tar of the same files",
         "keep, full checks": "decoding each image to check it (the default)",
@@ -185,7 +185,7 @@ def packing() -> str:
     }
     rows = [
         [text, f"{sorted(rates[name])[len(rates[name]) // 2]:,.0f}"]
-        for name, text in what.items()
+        for name, text in descriptions.items()
     ]
     return table(["packing 16,384 JPEGs of 112 kB", "images/s"], rows)
 
@@ -212,7 +212,7 @@ PADDING = "features-2-cores-32-px-raw"
 def features(names: Sequence[str], *wanted: str) -> str:
     """What each of these takes, beside the same loader without it: gpuload, then a DataLoader. names: of records, the
     newest last."""
-    found = {
+    values = {
         (row["feature"], row["loader"]): row
         for name in names
         for row in record(name)["features"]
@@ -226,9 +226,9 @@ def features(names: Sequence[str], *wanted: str) -> str:
     ]
     rows = []
     for feature in wanted:
-        cells = [found[feature, "gpuload"]["what"].replace("|", "\\|")]
+        cells = [values[feature, "gpuload"]["what"].replace("|", "\\|")]
         for loader in ("gpuload", "torch"):
-            row = found.get((feature, loader))
+            row = values.get((feature, loader))
             cells += (
                 ["", ""]
                 if row is None
@@ -252,24 +252,26 @@ def colours() -> str:
     for name, images in COLOURS.items():
         if not (RESULTS / f"{name}.json").exists():  # not measured yet
             continue
-        found = {(row["what"], row["loader"]): row for row in record(name)["features"]}
-        for (what, loader), own in found.items():
+        measured = {
+            (row["what"], row["loader"]): row for row in record(name)["features"]
+        }
+        for (feature, loader), figures in measured.items():
             if loader == "gpuload":
                 others = (
-                    found.get((what, peer))
+                    measured.get((feature, peer))
                     for peer in ("torch", "albumentations", "dali")
                 )
                 times = [
                     ""
                     if row is None
-                    else f"{own['images_per_s'] / row['images_per_s']:.1f}"
+                    else f"{figures['images_per_s'] / row['images_per_s']:.1f}"
                     for row in others
                 ]
                 rows.append(
                     [
-                        what + images,
-                        f"{own['images_per_s']:,.0f}",
-                        f"{own['ratio']:.2f}",
+                        feature + images,
+                        f"{figures['images_per_s']:,.0f}",
+                        f"{figures['ratio']:.2f}",
                         *times,
                     ]
                 )
@@ -279,11 +281,17 @@ def colours() -> str:
 def clients() -> str:
     """Training programs of others with their own loaders and with gpuload."""
     rows = []
-    for title, found in record("clients")["clients"].items():
-        own, ours = (statistics.median(found[side]) for side in ("before", "after"))
-        counts = [f"{found[name]:,}" for name in ("lines", "steps", "samples")]
+    for title, client in record("clients")["clients"].items():
+        theirs, ours = (statistics.median(client[side]) for side in ("before", "after"))
+        counts = [f"{client[name]:,}" for name in ("lines", "steps", "samples")]
         rows.append(
-            [title, *counts, f"{own:,.0f}", f"**{ours:,.0f}**", f"{ours / own:.1f}"]
+            [
+                title,
+                *counts,
+                f"{theirs:,.0f}",
+                f"**{ours:,.0f}**",
+                f"{ours / theirs:.1f}",
+            ]
         )
     columns = [
         "lines changed",
@@ -294,12 +302,14 @@ def clients() -> str:
         "ratio",
     ]
     rounds = min(
-        len(found["before"]) for found in record("clients")["clients"].values()
+        len(client["before"]) for client in record("clients")["clients"].values()
     )
     cores, date = (record("clients")[name] for name in ("cores", "date"))
     ran = "once" if rounds == 1 else f"{rounds} times"
-    told = f"Each side ran at least {ran}, in turns; medians, {cores} cores ({date})."
-    return f"{table(['program', *columns], rows)}\n\n{told}"
+    caption = (
+        f"Each side ran at least {ran}, in turns; medians, {cores} cores ({date})."
+    )
+    return f"{table(['program', *columns], rows)}\n\n{caption}"
 
 
 TABLES = {

@@ -22,23 +22,23 @@ def with_sections(text: str, names: Collection[str], head: str = "Args") -> str:
     entries: list[str] = []
     place = None
     lines = text.splitlines()
-    at = 0
-    while at < len(lines):
-        found = _ENTRY.match(lines[at])
-        if not found or not set(found[1].split(", ")) <= set(names):
-            kept.append(lines[at])
-            at += 1
+    line_number = 0
+    while line_number < len(lines):
+        entry = _ENTRY.match(lines[line_number])
+        if not entry or not set(entry[1].split(", ")) <= set(names):
+            kept.append(lines[line_number])
+            line_number += 1
             continue
         place = len(kept) if place is None else place
-        described = [found[2]]
-        at += 1
-        while at < len(lines) and lines[at].startswith("    "):
-            described.append(lines[at].strip())
-            at += 1
-        for several, what in _split(found[1], " ".join(described), names):
+        described = [entry[2]]
+        line_number += 1
+        while line_number < len(lines) and lines[line_number].startswith("    "):
+            described.append(lines[line_number].strip())
+            line_number += 1
+        for several, description in _split(entry[1], " ".join(described), names):
             for number, name in enumerate(several):
                 entries.append(
-                    f"    {name}: {what if number == 0 else f'see `{several[0]}`.'}"
+                    f"    {name}: {description if number == 0 else f'see `{several[0]}`.'}"
                 )
     if place is None:
         return text
@@ -51,15 +51,15 @@ def _split(
     """The entries in a text that begins with that of `first`: names, and what they are."""
     parts = _NEXT.split(text)
     several = first.split(", ")
-    what = parts[0]
+    description = parts[0]
     for more, rest in zip(parts[1::2], parts[2::2], strict=True):
         if set(more.split(", ")) <= set(names):
-            yield several, what
+            yield several, description
             several = more.split(", ")
-            what = rest
+            description = rest
         else:
-            what += f" {more}: {rest}"
-    yield several, what
+            description += f" {more}: {rest}"
+    yield several, description
 
 
 class ParametersExtension(griffe.Extension):

@@ -90,7 +90,7 @@ class CocoTarget(SourceTarget):
             {"images": images, "annotations": boxes, "categories": categories},
             {"images": images, "annotations": captions},
         ]
-        return [json.dumps(one).encode() for one in files]
+        return [json.dumps(document).encode() for document in files]
 
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
         return (

@@ -114,11 +114,12 @@ class JpegTarget(CompiledTarget):
 
     def _seek_points(self, rng: Random, data: bytes, height: int, width: int) -> bytes:
         """None, those of the file or of another one, or spoilt ones."""
-        known = find_points(data, height, width, most_share=100) or self._known
-        self._known = known
-        spoilt = mutate_bytes(rng, known, [known], JPEG_TOKENS)
-        made = (b"", known, spoilt)[rng.randrange(3)]
-        without_checksum = made[:-8] + bytes(8)  # which would not match any more
+        points = find_points(data, height, width, most_share=100) or self._known
+        self._known = points
+        spoilt = mutate_bytes(rng, points, [points], JPEG_TOKENS)
+        given_points = (b"", points, spoilt)[rng.randrange(3)]
+        # The checksum would not match any more.
+        without_checksum = given_points[:-8] + bytes(8)
         return without_checksum[: self._points.size]
 
     def run(self, data: bytes) -> None:
@@ -168,8 +169,8 @@ class PngTarget(CompiledTarget):
             rows, columns, pixels.channels
         )
         file = np.frombuffer(data, np.uint8)
-        whole = _by_pillow(file, size, mode)
-        assert np.array_equal(part, whole[top : top + rows, left : left + columns])
+        expected = _by_pillow(file, size, mode)
+        assert np.array_equal(part, expected[top : top + rows, left : left + columns])
 
 
 def _pngs_of_every_kind() -> list[bytes]:

@@ -105,8 +105,8 @@ class ManifestTarget(FolderTarget):
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
         if rng.random() < 0.1:
             return mutate_bytes(rng, data, seeds)
-        found = mutate_json(rng, data)
-        return with_fingerprint(found) if rng.random() < 0.8 else found
+        changed = mutate_json(rng, data)
+        return with_fingerprint(changed) if rng.random() < 0.8 else changed
 
     def read(self) -> None:
         super().read()
@@ -135,10 +135,10 @@ class ManifestTarget(FolderTarget):
 def with_fingerprint(data: bytes) -> bytes:
     """As someone writes it who means it: the fingerprint protects from accidents alone."""
     try:
-        found = json.loads(data)
-        shards = tuple(gpuload.disk.ShardInfo(**shard) for shard in found["shards"])
-        found["fingerprint"] = gpuload.disk.Manifest(shards, ()).fingerprint
-        return json.dumps(found).encode("ascii")
+        manifest = json.loads(data)
+        shards = tuple(gpuload.disk.ShardInfo(**shard) for shard in manifest["shards"])
+        manifest["fingerprint"] = gpuload.disk.Manifest(shards, ()).fingerprint
+        return json.dumps(manifest).encode("ascii")
     except Exception:
         return data
 
@@ -146,9 +146,9 @@ def with_fingerprint(data: bytes) -> bytes:
 def tell_index(folder: Path) -> None:
     """Puts the SHA-256s of the index that lies in a folder into its manifest."""
     path = folder / "manifest.json"
-    found = json.loads(path.read_text(encoding="utf-8"))
+    manifest = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(
-        json.dumps(found | index_digests(folder / "index.arrow")), encoding="utf-8"
+        json.dumps(manifest | index_digests(folder / "index.arrow")), encoding="utf-8"
     )
 
 

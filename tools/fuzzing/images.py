@@ -30,22 +30,22 @@ from gpuload.pictures import MAX_PIXELS
 
 def with_checksums(data: bytes) -> bytes:
     """A PNG whose chunks have the right checksums, as far as their lengths can be followed."""
-    found = data[:8]
-    at = 8
-    while at + 12 <= len(data):
-        length = int.from_bytes(data[at : at + 4], "big")
-        body = data[at + 4 : at + 8 + length]
-        if at + 12 + length > len(data):
+    mended = data[:8]
+    offset = 8
+    while offset + 12 <= len(data):
+        length = int.from_bytes(data[offset : offset + 4], "big")
+        body = data[offset + 4 : offset + 8 + length]
+        if offset + 12 + length > len(data):
             break
-        found += data[at : at + 4] + body + struct.pack(">I", zlib.crc32(body))
-        at += 12 + length
-    return found + data[at:]
+        mended += data[offset : offset + 4] + body + struct.pack(">I", zlib.crc32(body))
+        offset += 12 + length
+    return mended + data[offset:]
 
 
 def _mutate_image(rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
     is_png = data.startswith(png.START)
-    found = mutate_bytes(rng, data, seeds, PNG_TOKENS if is_png else JPEG_TOKENS)
-    return with_checksums(found) if is_png and rng.random() < 0.7 else found
+    mutated = mutate_bytes(rng, data, seeds, PNG_TOKENS if is_png else JPEG_TOKENS)
+    return with_checksums(mutated) if is_png and rng.random() < 0.7 else mutated
 
 
 class HeaderTarget(Target):
@@ -69,26 +69,26 @@ class HeaderTarget(Target):
             header = png.read_header(data)
             assert 0 <= header.width < 1 << 32 and 0 <= header.height < 1 << 32
         elif data.startswith(jpeg.START):
-            found = jpeg.read_header(data)
+            parsed = jpeg.read_header(data)
             assert (
-                0 <= found.width < 1 << 16
-                and 0 <= found.height < 1 << 16
-                and 0 <= found.orientation <= 8
+                0 <= parsed.width < 1 << 16
+                and 0 <= parsed.height < 1 << 16
+                and 0 <= parsed.orientation <= 8
             )
         assert 0 <= jpeg.exif_orientation(data) <= 8
 
 
 def _exifs() -> list[bytes]:
-    found = []
+    inputs = []
     for order in "<>":
         entries = struct.pack(f"{order}HHIHHHHII", 0x0112, 3, 1, 6, 0, 0x0100, 4, 1, 40)
-        found.append(
+        inputs.append(
             (b"II" if order == "<" else b"MM")
             + struct.pack(f"{order}HIH", 42, 8, 2)
             + entries
             + bytes(4)
         )
-    return found
+    return inputs
 
 
 class PackedImageTarget(Target):
@@ -181,8 +181,8 @@ class LoadedImageTarget(PackedImageTarget):
 
 def _told_size(data: bytes) -> tuple[int, int]:
     """As an index may tell it: what the header says, where that is small."""
-    known = {png.START[:2]: png.read_header, jpeg.START: jpeg.read_header}
-    header = known[data[:2]](data) if data[:2] in known and len(data) > 32 else None
+    readers = {png.START[:2]: png.read_header, jpeg.START: jpeg.read_header}
+    header = readers[data[:2]](data) if data[:2] in readers and len(data) > 32 else None
     if header is None or not 0 < header.width * header.height < 100_000:
         return SIDE, SIDE
     return header.height, header.width

@@ -83,12 +83,12 @@ class LoaderTarget(FolderTarget):
     def run(self, data: bytes) -> None:
         name, row, value, options = json.loads(data)
         write_value(self.folder, self._index, name, row, value)
-        found = self._read(*self._options[options])
+        outcome = self._read(*self._options[options])
         expected = self._expected[options]
-        assert len(found) == len(expected)
+        assert len(outcome) == len(expected)
         assert all(
             a == b
-            for n, (a, b) in enumerate(zip(found, expected, strict=True))
+            for n, (a, b) in enumerate(zip(outcome, expected, strict=True))
             if n != row
         )
 
@@ -195,5 +195,5 @@ def _rows_of(field: Any) -> list[Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):  # a target, or JSON
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(leaf) for name, leaf in value.items()}
     return value.tolist() if isinstance(value, np.ndarray) else value

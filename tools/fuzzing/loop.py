@@ -64,7 +64,7 @@ def _fuzz(
     """The counts, with those of this target added."""
     before = counts["inputs"]
     ends = time.monotonic() + seconds
-    known = (
+    crashes = (
         sorted((_CORPUS / target.name).glob("*"))
         if (_CORPUS / target.name).is_dir()
         else []
@@ -79,7 +79,7 @@ def _fuzz(
     )
     if target.processes:
         counts, seed = _survive({"contained": 0, **counts}, seed, folder)
-    for path in known:
+    for path in crashes:
         _read(target, path.read_bytes(), current, folder)
     rng = Random(f"{target.name} {seed}")
     while counts["inputs"] - before < count and time.monotonic() < ends:
@@ -152,9 +152,9 @@ def _found(folder: Path, data: bytes, title: str, error: BaseException) -> str:
         path.with_suffix(".json").write_text(
             json.dumps({"title": title, "trace": text[-4000:], "times": 0})
         )
-    found = json.loads(path.with_suffix(".json").read_text())
-    found["times"] += 1
-    path.with_suffix(".json").write_text(json.dumps(found))
+    finding = json.loads(path.with_suffix(".json").read_text())
+    finding["times"] += 1
+    path.with_suffix(".json").write_text(json.dumps(finding))
     return "refused"
 
 

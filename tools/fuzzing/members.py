@@ -25,7 +25,7 @@ from gpuload.packing.index import index_shards
 def small_tars() -> tuple[bytes, ...]:
     """Of each format that tar has, with long names, links and a sparse file's header."""
     jpg = encoded(Image.new("RGB", (9, 8)), "JPEG")
-    found = []
+    inputs = []
     for form in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
         file = io.BytesIO()
         with tarfile.open(fileobj=file, mode="w", format=form) as archive:
@@ -44,8 +44,8 @@ def small_tars() -> tuple[bytes, ...]:
             link.type = tarfile.SYMTYPE
             link.linkname = "../../etc/passwd"
             archive.addfile(link)
-        found.append(file.getvalue())
-    return tuple(found)
+        inputs.append(file.getvalue())
+    return tuple(inputs)
 
 
 _TAR_TOKENS = (
@@ -65,7 +65,9 @@ def mutate_tar(rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
         return mutate_bytes(rng, data, seeds, _TAR_TOKENS)
     blocks = bytearray(data)
     heads = [
-        at for at in range(0, len(data), 512) if data[at + 257 : at + 262] == b"ustar"
+        offset
+        for offset in range(0, len(data), 512)
+        if data[offset + 257 : offset + 262] == b"ustar"
     ]
     for at in rng.sample(heads, min(len(heads), rng.choice((1, 1, 2)))):
         if (
@@ -140,34 +142,36 @@ class TarHeaderTarget(OfTars):
 
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
         heads = [
-            at
-            for at in range(0, len(data), 512)
-            if data[at + 257 : at + 262] == b"ustar"
+            offset
+            for offset in range(0, len(data), 512)
+            if data[offset + 257 : offset + 262] == b"ustar"
         ]
-        for at in rng.sample(heads, rng.choice((1, 1, 2))):
-            block = bytearray(data[at : at + 512])
+        for head in rng.sample(heads, rng.choice((1, 1, 2))):
+            block = bytearray(data[head : head + 512])
             how = rng.choice(("flip", "flip", "zero", "garbage", "cut", "join"))
             if how == "flip":
                 block[rng.randrange(512)] ^= 1 << rng.randrange(8)
             elif how == "cut":
-                return data[: at + rng.choice((0, rng.randrange(512)))]
+                return data[: head + rng.choice((0, rng.randrange(512)))]
             elif how == "join":
                 return data + rng.choice(seeds)
             else:
                 block = bytearray(512 if how == "zero" else rng.randbytes(512))
-            data = data[:at] + bytes(block) + data[at + 512 :]
+            data = data[:head] + bytes(block) + data[head + 512 :]
         return data
 
     def run(self, data: bytes) -> None:
         self._path.write_bytes(data)
         damage: list[Damage] = []
-        found = [
+        shortened = [
             (m.name, data[m.offset : m.offset + m.size])
             for m in read_members(self._path, damage=damage)
         ]
-        assert set(found) <= {member for members in self._whole for member in members}
+        assert set(shortened) <= {
+            member for members in self._whole for member in members
+        }
         if not damage:
-            assert found in self._whole
+            assert shortened in self._whole
         list(read_members(self._path))
         assert not damage
 
@@ -182,14 +186,14 @@ def small_npys() -> list[bytes]:
         np.float64(3),
         np.zeros(3, [("a", "<i4"), ("b", "u1")]),
     ]
-    found = []
+    inputs = []
     for array in arrays:
         file = io.BytesIO()
         np.save(file, array)
-        found.append(file.getvalue())
+        inputs.append(file.getvalue())
     file = io.BytesIO()
     np.save(file, np.array([{}, None], object), allow_pickle=True)
-    return [*found, file.getvalue()]
+    return [*inputs, file.getvalue()]
 
 
 _NPY_TOKENS = tuple(
@@ -249,8 +253,8 @@ class NpyTarget(Target):
 
     def run(self, data: bytes) -> None:
         field = Field("a", "array", "a.npy", dtype="|u1")
-        found = ArrayKind().load(field, data)["a_shape"]
-        assert all(type(side) is int and side >= 0 for side in found)
+        shapes = ArrayKind().load(field, data)["a_shape"]
+        assert all(type(side) is int and side >= 0 for side in shapes)
         guessed = ArrayKind().guess("a.npy", lambda: data)
         assert guessed is not None and not np.dtype(guessed.dtype).hasobject
-        array_fault(data, len(data) % 80, tuple(found), "|u1")
+        array_fault(data, len(data) % 80, tuple(shapes), "|u1")

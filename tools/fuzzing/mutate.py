@@ -59,44 +59,46 @@ def mutate_bytes(
     rng: Random, data: bytes, others: Sequence[bytes], tokens: Sequence[bytes] = ()
 ) -> bytes:
     """One to four mutations: bits, bytes, integers, cuts, copies, splices with another file, and tokens."""
-    found = bytearray(data)
+    mutated = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
-        if not found:
-            return bytes(found)
-        at = rng.randrange(len(found))
+        if not mutated:
+            return bytes(mutated)
+        offset = rng.randrange(len(mutated))
         match rng.randrange(9 if tokens else 8):
             case 0:
-                found[at] ^= 1 << rng.randrange(8)
+                mutated[offset] ^= 1 << rng.randrange(8)
             case 1:
-                found[at] = rng.randrange(256)
+                mutated[offset] = rng.randrange(256)
             case 2:
                 size = rng.choice((1, 2, 4, 8))
                 number = rng.choice(_INTEGERS) + rng.randrange(-2, 3)
-                found[at : at + size] = (number % 256**size).to_bytes(
+                mutated[offset : offset + size] = (number % 256**size).to_bytes(
                     size, rng.choice(("big", "little"))
                 )
             case 3:
-                del found[at : at + rng.randrange(1, 20)]
+                del mutated[offset : offset + rng.randrange(1, 20)]
             case 4:
-                found[at:at] = rng.randbytes(rng.randrange(1, 20))
+                mutated[offset:offset] = rng.randbytes(rng.randrange(1, 20))
             case 5:
-                found[at:at] = found[rng.randrange(len(found)) :][
+                mutated[offset:offset] = mutated[rng.randrange(len(mutated)) :][
                     : rng.randrange(1, 200)
                 ]
             case 6:
                 other = rng.choice(others)
                 begin = rng.randrange(len(other) + 1)
-                found[at : at + rng.randrange(60)] = other[
+                mutated[offset : offset + rng.randrange(60)] = other[
                     begin : begin + rng.randrange(1, 200)
                 ]
             case 7:
                 if rng.random() < 0.3:
-                    del found[at:]
+                    del mutated[offset:]
                 else:
-                    found[at] = rng.choice((0, 0xFF))
+                    mutated[offset] = rng.choice((0, 0xFF))
             case 8:
-                found[at : at + rng.choice((0, 0, 1, 4, 8))] = rng.choice(tokens)
-    return bytes(found)
+                mutated[offset : offset + rng.choice((0, 0, 1, 4, 8))] = rng.choice(
+                    tokens
+                )
+    return bytes(mutated)
 
 
 def mutate_json(rng: Random, data: bytes) -> bytes:

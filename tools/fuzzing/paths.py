@@ -93,9 +93,9 @@ class PathTarget(Target):
         ]
 
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
-        found = json.loads(rng.choice(seeds))
+        manifest = json.loads(rng.choice(seeds))
         of_shards = rng.random() < 0.7  # the others are many
-        tree = found["manifest"]["shards"] if of_shards else found["manifest"]
+        tree = manifest["manifest"]["shards"] if of_shards else manifest["manifest"]
         texts = [
             place for place in _places(tree) if isinstance(place[0][place[1]], str)
         ]
@@ -107,22 +107,24 @@ class PathTarget(Target):
             holder[key] = rng.choice(
                 _PATHS[: 8 if of_shards and rng.random() < 0.5 else None]
             )
-        found["cells"] = [rng.choice(_PATHS) for _ in range(rng.choice((0, 1, 4)))]
-        return json.dumps({**found, "at": rng.randrange(3)}).encode()
+        manifest["cells"] = [rng.choice(_PATHS) for _ in range(rng.choice((0, 1, 4)))]
+        return json.dumps({**manifest, "at": rng.randrange(3)}).encode()
 
     def run(self, data: bytes) -> None:
-        found = json.loads(data.replace(b"OUTSIDE", str(self._outside).encode()))
-        self._write(found["manifest"], found["cells"])
+        manifest = json.loads(data.replace(b"OUTSIDE", str(self._outside).encode()))
+        self._write(manifest["manifest"], manifest["cells"])
         before = _state(self._outside.parent, self._outside)
         self._seen = []
         # An indexed set that lies on the disk may name shards elsewhere, which are read.
-        self._watched = found["at"] > 0 or "indexed" not in found["manifest"]["packing"]
+        self._watched = (
+            manifest["at"] > 0 or "indexed" not in manifest["manifest"]["packing"]
+        )
         try:
-            self._read(found["at"])
+            self._read(manifest["at"])
         finally:
             self._watched = False
-            for made in ("fetched", "cache"):
-                shutil.rmtree(self._outside.parent / made, ignore_errors=True)
+            for folder in ("fetched", "cache"):
+                shutil.rmtree(self._outside.parent / folder, ignore_errors=True)
             assert _state(self._outside.parent, self._outside) == before, (
                 "something outside was changed"
             )
@@ -162,11 +164,11 @@ class PathTarget(Target):
             for number in range(table.num_record_batches):
                 batch = table.get_batch(number)
                 for name, text in zip(_CELLS, cells, strict=False):
-                    at = batch.schema.get_field_index(name)
+                    position = batch.schema.get_field_index(name)
                     column = batch.column(name).type
                     batch = batch.set_column(
-                        at,
-                        batch.schema.field(at),
+                        position,
+                        batch.schema.field(position),
                         pa.array([text] * len(batch), column),
                     )
                 writer.write_batch(batch)
@@ -180,9 +182,9 @@ class PathTarget(Target):
         if self._watched and event.startswith(_EVENTS):
             # Not by their text alone: a folder of the set may be named like a command with a path outside.
             paths = [
-                os.path.normpath(os.fsdecode(one))
-                for one in args
-                if isinstance(one, str | bytes | os.PathLike)
+                os.path.normpath(os.fsdecode(argument))
+                for argument in args
+                if isinstance(argument, str | bytes | os.PathLike)
             ]
             is_command = event.startswith(_COMMANDS) and (
                 "touch" in repr(args) or str(self._outside) in repr(args)
@@ -197,12 +199,12 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 def _places(tree: Any) -> list[tuple[Any, Any]]:
-    found: list[tuple[Any, Any]] = []
+    places: list[tuple[Any, Any]] = []
     for key, value in list(tree.items() if isinstance(tree, dict) else enumerate(tree)):
-        found.append((tree, key))
+        places.append((tree, key))
         if isinstance(value, dict | list):
-            found += _places(value)
-    return found
+            places += _places(value)
+    return places
 
 
 def _state(parent: Path, folder: Path) -> Any:

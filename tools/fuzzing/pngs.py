@@ -115,8 +115,8 @@ def assembled(size: tuple[int, int], stream: bytes, recipe: Recipe) -> bytes:
     if recipe.transparency:
         chunks.append(chunk(b"tRNS", recipe.transparency))
     chunks += [
-        chunk(b"IDAT", stream[at : at + recipe.chunk])
-        for at in range(0, len(stream), recipe.chunk)
+        chunk(b"IDAT", stream[offset : offset + recipe.chunk])
+        for offset in range(0, len(stream), recipe.chunk)
     ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks) + chunk(b"IEND", b"")
 

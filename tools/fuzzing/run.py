@@ -26,19 +26,19 @@ def fuzz(
     count, seconds: whichever is reached first. findings: the folder in which such inputs are saved.
     """
     total = {"inputs": 0, "accepted": 0, "refused": 0}
-    found: dict[str, Any] = {}
+    by_title: dict[str, Any] = {}
     begun = time.monotonic()
     deaths = 0
     while (
         total["inputs"] < count
         and time.monotonic() - begun < seconds
-        and len(found) < _MOST_DEATHS
+        and len(by_title) < _MOST_DEATHS
     ):
         with tempfile.TemporaryDirectory(dir=_scratch()) as scratch:
             folder = Path(scratch)
             with (folder / "current").open("wb") as file:
                 file.truncate(CURRENT_BYTES)
-            left = (
+            seconds_left = (
                 str(count - total["inputs"]),
                 str(seconds - (time.monotonic() - begun)),
             )
@@ -48,7 +48,7 @@ def fuzz(
                 "fuzzing.loop",
                 name,
                 str(seed + deaths),
-                *left,
+                *seconds_left,
                 scratch,
             ]
             paths = os.pathsep.join(
@@ -70,10 +70,12 @@ def fuzz(
             for key, number in counts.items():
                 total[key] = total.get(key, 0) + number
             for about in sorted(folder.glob("*.json")):
-                one = json.loads(about.read_text())
-                known = found.setdefault(one["title"], {**one, "times": 0, "input": ""})
-                known["times"] += one["times"]
-                known["input"] = known["input"] or _save(
+                finding = json.loads(about.read_text())
+                listed = by_title.setdefault(
+                    finding["title"], {**finding, "times": 0, "input": ""}
+                )
+                listed["times"] += finding["times"]
+                listed["input"] = listed["input"] or _save(
                     findings / name, about.with_suffix("")
                 )
             if run.returncode == 1:
@@ -82,7 +84,7 @@ def fuzz(
                 deaths += 1
                 total["inputs"] += 1
                 title = _death(run.returncode)
-                known = found.setdefault(
+                listed = by_title.setdefault(
                     title,
                     {
                         "title": title,
@@ -91,18 +93,20 @@ def fuzz(
                         "input": "",
                     },
                 )
-                known["times"] += 1
+                listed["times"] += 1
                 current = (folder / "current").read_bytes()
                 (folder / "input").write_bytes(
                     current[8:][: int.from_bytes(current[:8], "little")]
                 )
-                known["input"] = known["input"] or _save(
+                listed["input"] = listed["input"] or _save(
                     findings / name, folder / "input"
                 )
     return {
         **total,
         "seconds": round(time.monotonic() - begun, 1),
-        "findings": sorted(found.values(), key=lambda one: str(one["title"])),
+        "findings": sorted(
+            by_title.values(), key=lambda finding: str(finding["title"])
+        ),
     }
 
 

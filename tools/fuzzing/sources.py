@@ -104,7 +104,7 @@ class ZipTarget(SourceTarget):
 
     def seeds(self) -> list[bytes]:
         jpg = encoded(Image.new("RGB", (9, 8)), "JPEG")
-        found = []
+        inputs = []
         for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             for names in (
                 ["ant/1.jpg", "bee/2.jpg"],
@@ -115,8 +115,8 @@ class ZipTarget(SourceTarget):
                     for name in names:
                         archive.writestr(name, jpg)
                     archive.writestr("note.txt", b"text")
-                found.append(file.getvalue())
-        return found
+                inputs.append(file.getvalue())
+        return inputs
 
 
 class TarSourceTarget(OfTars, SourceTarget):
@@ -134,7 +134,7 @@ class NpySourceTarget(SourceTarget):
     memory = 512 << 20
 
     def seeds(self) -> list[bytes]:
-        found = []
+        inputs = []
         for array in (
             np.zeros((3, 5, 4, 3), np.uint8),
             np.zeros((3, 5, 4)),
@@ -142,8 +142,8 @@ class NpySourceTarget(SourceTarget):
         ):
             file = io.BytesIO()
             np.save(file, array)
-            found.append(file.getvalue())
-        return found
+            inputs.append(file.getvalue())
+        return inputs
 
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
         return mutate_npy(rng, data, seeds)
@@ -158,7 +158,7 @@ class NpzTarget(SourceTarget):
     memory = 512 << 20
 
     def seeds(self) -> list[bytes]:
-        found = []
+        inputs = []
         for save in (np.savez, np.savez_compressed):
             file = io.BytesIO()
             save(
@@ -167,5 +167,5 @@ class NpzTarget(SourceTarget):
                 labels=np.arange(3),
                 names=np.array(["a", "b", "c"]),
             )
-            found.append(file.getvalue())
-        return found
+            inputs.append(file.getvalue())
+        return inputs

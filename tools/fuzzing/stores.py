@@ -80,7 +80,7 @@ class LmdbValueTarget(SourceTarget):
     def seeds(self) -> list[bytes]:
         maps: list[dict[str, Any]] = [_map(0), _map(1), {"x": _map(1)["image"], "y": 3}]
         return [
-            *(msgpack.packb(one) for one in maps),
+            *(msgpack.packb(entries) for entries in maps),
             small_jpegs()[0],
             b"\x80\x04K\x01.",
         ]
@@ -125,7 +125,7 @@ class Hdf5Target(SourceTarget):
     def seeds(self) -> list[bytes]:
         import h5py
 
-        found = []
+        inputs = []
         for number, version in enumerate(("earliest", "latest")):
             path = self.folder / f"seed-{version}.h5"
             with h5py.File(path, "w", libver=version) as file:
@@ -139,8 +139,8 @@ class Hdf5Target(SourceTarget):
                 file["names"] = np.array([b"a", b"b", b"c"])
                 if number:
                     file["table"] = np.zeros(3, [("x", "<f4"), ("z", "<f4")])
-            found.append(path.read_bytes())
-        return found
+            inputs.append(path.read_bytes())
+        return inputs
 
 
 class ParquetTarget(SourceTarget):
@@ -162,15 +162,15 @@ class ParquetTarget(SourceTarget):
         )
         about = {"info": {"features": {"label": {"names": ["ant", "bee"]}}}}
         table = table.replace_schema_metadata({"huggingface": json.dumps(about)})
-        found = []
+        inputs = []
         for options in (
             {"compression": "snappy"},
             {"compression": "none", "use_dictionary": False},
         ):
             sink = pa.BufferOutputStream()
             parquet.write_table(table, sink, **options)
-            found.append(bytes(sink.getvalue()))
-        return found
+            inputs.append(bytes(sink.getvalue()))
+        return inputs
 
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
         if rng.random() < 0.5:

@@ -28,7 +28,7 @@ class Session:
         self._path = path
         lines = path.read_text().splitlines() if path.exists() else ()
         self.results: dict[str, dict[str, Any]] = {
-            one["id"]: one for one in map(json.loads, lines)
+            entry["id"]: entry for entry in map(json.loads, lines)
         }
 
     def add(self, result: dict[str, Any]) -> None:
@@ -122,15 +122,15 @@ def chosen_modules(patterns: list[str]) -> list[str]:
     if not patterns:
         return every
     starts = tuple(
-        f"gpuload/{one}" if one.endswith(".py") else f"gpuload/{one}/"
-        for one in patterns
+        f"gpuload/{pattern}" if pattern.endswith(".py") else f"gpuload/{pattern}/"
+        for pattern in patterns
     )
     return [path for path in every if path.startswith(starts)]
 
 
 def reasons() -> dict[tuple[str, str], str]:
     """Why a survivor does not matter, by module and change."""
-    found = {}
+    outcomes = {}
     module = ""
     for line in REASONS.read_text().splitlines() if REASONS.exists() else ():
         if line.startswith("## "):
@@ -139,13 +139,13 @@ def reasons() -> dict[tuple[str, str], str]:
             before, after, reason = (
                 part.replace("\\|", "|") for part in match.groups()
             )
-            found[module, f"{before} → {after}"] = reason
-    return found
+            outcomes[module, f"{before} → {after}"] = reason
+    return outcomes
 
 
 def summary(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Counts by room and module, and the survivors."""
-    known = reasons()
+    harmless = reasons()
     modules = dict[str, Any]()
     rooms = dict[str, Any]()
     survivors = list[dict[str, Any]]()
@@ -158,10 +158,10 @@ def summary(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
         ]
         if not tried:
             continue
-        found = [
+        survived = [
             {
                 **mutant.about(),
-                "reason": known.get((path, f"{mutant.before} → {mutant.after}")),
+                "reason": harmless.get((path, f"{mutant.before} → {mutant.after}")),
             }
             for mutant, outcome in tried
             if outcome == "survived"
@@ -171,8 +171,10 @@ def summary(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
             for kind in ("killed", "timeout", "unclear")
         }
         counts |= {
-            "survived": len(found),
-            "of_those_harmless": sum(one["reason"] is not None for one in found),
+            "survived": len(survived),
+            "of_those_harmless": sum(
+                survivor["reason"] is not None for survivor in survived
+            ),
         }
         modules[path] = {"mutants": len(mutants), "tried": len(tried), **counts}
         room = rooms.setdefault(
@@ -182,10 +184,10 @@ def summary(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
             room[kind] += modules[path][kind]
         survivors += [
             {
-                name: one[name]
+                name: survivor[name]
                 for name in ("module", "line", "before", "after", "reason")
             }
-            for one in found
+            for survivor in survived
         ]
     for room in rooms.values():
         changing = room["tried"] - room["of_those_harmless"] - room["unclear"]
@@ -236,7 +238,9 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.session.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    if unknown := [one for one in options.modules if not chosen_modules([one])]:
+    if unknown := [
+        pattern for pattern in options.modules if not chosen_modules([pattern])
+    ]:
         parser.error(f"{unknown[0]!r}: is no room or file of gpuload")
     modules = chosen_modules(options.modules)
     reach = Reach(folder)
@@ -256,14 +260,14 @@ def main() -> None:
         for module in modules:
             source = (ROOT / module).read_text()
             for mutant in find_mutants(module, source)[: options.most]:
-                known = session.results.get(mutant.id)
+                earlier = session.results.get(mutant.id)
                 change = (module, f"{mutant.before} → {mutant.after}")
                 is_open = (
                     options.again
-                    and known is not None
-                    and known["outcome"] == "survived"
+                    and earlier is not None
+                    and earlier["outcome"] == "survived"
                 )
-                if known is not None and (not is_open or change in harmless):
+                if earlier is not None and (not is_open or change in harmless):
                     continue
                 outcome, noticed = attempt(mutant, source)
                 session.add({**mutant.about(), "outcome": outcome, "noticed": noticed})
@@ -285,9 +289,9 @@ def main() -> None:
         "python": platform.python_version(),
         **versions,
     }
-    found = {"about": about, **summary(session.results)}
-    options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    for room, counts in found["rooms"].items():
+    report = {"about": about, **summary(session.results)}
+    options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    for room, counts in report["rooms"].items():
         print(room, *(f"{kind} {count}" for kind, count in counts.items()), sep="  ")
 
 

@@ -62,8 +62,10 @@ def in_fork(job: Callable[[], int], most_s: float) -> str:
                 sys.stderr.flush()
                 os._exit(code)
         while status is None and time.monotonic() < begun + most_s:
-            ended, found = os.waitpid(child, os.WNOHANG)
-            status = os.waitstatus_to_exitcode(found) if ended else time.sleep(0.02)
+            ended, exit_status = os.waitpid(child, os.WNOHANG)
+            status = (
+                os.waitstatus_to_exitcode(exit_status) if ended else time.sleep(0.02)
+            )
         with contextlib.suppress(
             ProcessLookupError
         ):  # the child's group: it, and what it has started

@@ -49,16 +49,22 @@ class Reach:
         lines = self._contexts(module)
         reaching = _tests(lines, range(first, last + 1)) or _tests(lines, lines)
         room = module.removeprefix("gpuload/").removesuffix(".py").split("/")[0]
-        own = set(
+        tests_of_lines = set(
             self.tests_of([f"tests/{_NAMES.get(room, room)}/", f"tests/test_{room}.py"])
         )
-        rounds = (reaching & own, reaching - own, (own or {*self._seconds}) - reaching)
-        return [found for tests in rounds if (found := self._fastest(tests, most_s))]
+        rounds = (
+            reaching & tests_of_lines,
+            reaching - tests_of_lines,
+            (tests_of_lines or {*self._seconds}) - reaching,
+        )
+        return [
+            fastest for tests in rounds if (fastest := self._fastest(tests, most_s))
+        ]
 
     def _fastest(self, tests: set[str], most_s: float) -> list[str]:
-        found = sorted(tests, key=lambda test: (self._seconds.get(test, 0.0), test))
-        until = accumulate(0.02 + self._seconds.get(test, 0.0) for test in found)
-        return [test for test, end in zip(found, until, strict=True) if end < most_s]
+        fastest = sorted(tests, key=lambda test: (self._seconds.get(test, 0.0), test))
+        until = accumulate(0.02 + self._seconds.get(test, 0.0) for test in fastest)
+        return [test for test, end in zip(fastest, until, strict=True) if end < most_s]
 
     def _contexts(self, module: str) -> dict[int, list[str]]:
         if module not in self._lines:

@@ -46,7 +46,7 @@ def epochs(
                     pickle.dump(batches.state_dict(), file)
         ended = now()
         after = stats(task.server)
-        found = {
+        figures = {
             "first_batch_s": first - started,
             "import_s": opened - started,
             "images": images,
@@ -59,7 +59,7 @@ def epochs(
         begun = now()
         images = sum(_count(batch, task) for batch in batches)
         yield {
-            **found,
+            **figures,
             "warm_images": images,
             "warm_s": now() - begun,
             "versions": _versions(loader),
@@ -93,13 +93,13 @@ def _count(batch: Any, task: Task) -> int:
 
 
 def _versions(loader: Loader) -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    answer = {"python": platform.python_version()}
     for name in (*_PACKAGES, loader.distribution):
         try:
-            found[name] = importlib.metadata.version(name)
+            answer[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return answer
 
 
 def main() -> None:
@@ -122,10 +122,10 @@ def main() -> None:
     if "task" in options:
         options["task"] = Task(**options["task"])
     # Loaders are closed after they have answered: that may take 10 s.
-    for found in {"prepare": prepare, "epochs": epochs, "resume": resume}[order](
+    for answer in {"prepare": prepare, "epochs": epochs, "resume": resume}[order](
         loader, **options
     ):
-        print(json.dumps(found), file=answers, flush=True)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":

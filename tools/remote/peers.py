@@ -135,14 +135,14 @@ class Peers:
     def _round(self, name: str, url: str, slow: str) -> dict[str, Any]:
         """An epoch with an empty cache and one from the cache, then resuming from the cache and without it."""
         state = str(self._scratch / "state")
-        found = self._ask(name, "epochs", url, state=state, middle=MIDDLE)
+        answer = self._ask(name, "epochs", url, state=state, middle=MIDDLE)
         warm = self._ask(name, "resume", url, keeps=True, state=state)
         cold = self._ask(name, "resume", url, state=state)
         network = self._ask(name, "resume", slow, state=state)
         return {
-            **found,
-            "cold_images_per_s": found["images"] / found["cold_s"],
-            "warm_images_per_s": found["warm_images"] / found["warm_s"],
+            **answer,
+            "cold_images_per_s": answer["images"] / answer["cold_s"],
+            "warm_images_per_s": answer["warm_images"] / answer["warm_s"],
             "resume_cold_s": cold["resume_s"],
             "resume_bytes": cold["bytes"],
             "resume_warm_s": warm["resume_s"],
@@ -201,12 +201,12 @@ class Peers:
             "stored_bytes": stored,
             "failures": self._failures[name],
             **{
-                figure: statistics.median(one[figure] for one in rounds)
+                figure: statistics.median(turn[figure] for turn in rounds)
                 for figure in FIGURES
             },
             "runs": [
-                {key: value for key, value in one.items() if key != "versions"}
-                for one in rounds
+                {key: value for key, value in turn.items() if key != "versions"}
+                for turn in rounds
             ],
         }
 
@@ -239,7 +239,7 @@ def make_images(out: Path, images: int, per_shard: int) -> Path:
 def _jpegs() -> list[bytes]:
     """Smooth images with some noise, which decides their size."""
     rng = np.random.default_rng(1)
-    made = []
+    images = []
     for _ in range(_SEEDS):
         small = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
         pixels = np.asarray(
@@ -250,5 +250,5 @@ def _jpegs() -> list[bytes]:
         )
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "JPEG", quality=90)
-        made.append(file.getvalue())
-    return made
+        images.append(file.getvalue())
+    return images

@@ -109,15 +109,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _answer(self, path: str, handle: int) -> None:
-        found = os.fstat(handle)
-        size = found.st_size
-        tag = f'"{found.st_mtime_ns:x}-{found.st_size:x}"'
+        status = os.fstat(handle)
+        size = status.st_size
+        tag = f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
         if self.headers.get("If-None-Match") == tag:
             self._head(304, 0)
             return
         about = {
             "ETag": tag,
-            "Last-Modified": formatdate(found.st_mtime, usegmt=True),
+            "Last-Modified": formatdate(status.st_mtime, usegmt=True),
             "Accept-Ranges": "bytes",
         }
         start = 0
@@ -133,12 +133,12 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self._send(path, handle, start, stop)
 
-    def _send(self, path: str, handle: int, at: int, stop: int) -> None:
-        while at < stop:
-            size = min(self.server.pace.piece, stop - at)
+    def _send(self, path: str, handle: int, offset: int, stop: int) -> None:
+        while offset < stop:
+            size = min(self.server.pace.piece, stop - offset)
             self.server.pace.wait(size)
-            done = os.sendfile(self.connection.fileno(), handle, at, size)
-            at += done
+            done = os.sendfile(self.connection.fileno(), handle, offset, size)
+            offset += done
             with self.server.lock:
                 self.server.sent[path] += done
 

@@ -103,11 +103,11 @@ def graph(
     else:
         width, height = work.largest
         hints = {"preallocate_width_hint": width, "preallocate_height_hint": height}
-        whole = fn.decoders.image(
+        decoded = fn.decoders.image(
             encoded, device="mixed", hw_decoder_load=hw_decoder_load, **hints
         )
         images = fn.random_resized_crop(
-            whole, random_area=_AREA, random_aspect_ratio=_RATIO, **resize
+            decoded, random_area=_AREA, random_aspect_ratio=_RATIO, **resize
         )
     if recipe is not None:
         images = recipe(images)

@@ -46,10 +46,10 @@ class _Loader:
         try:
             samples = map(self._sample, iter(client.get_sample, None))
             while (
-                len(some := list(islice(samples, self._work.batch_size)))
+                len(taken := list(islice(samples, self._work.batch_size)))
                 == self._work.batch_size
             ):
-                yield torch.utils.data.default_collate(some)
+                yield torch.utils.data.default_collate(taken)
         finally:
             client.stop()
 
