@@ -36,7 +36,9 @@ import torch.nn.functional as F
 import gpuload
 
 MAX_SHARD = "32MB"
-STEPS, RESIDENT_STEPS = 100, 50  # steps of training, then of the net alone, in turn
+# Steps of training, then of the net alone, in turn.
+STEPS = 100
+RESIDENT_STEPS = 50
 
 
 def pack(store: Path, shards: Path, encode: str, size: int) -> None:

@@ -140,8 +140,8 @@ def run(args: argparse.Namespace, store: Path) -> None:
             )
             print(
                 f"{figures['images']:,} images in {figures['seconds']:.1f} s, {figures['waited_s']:.1f} s of it waited "
-                f"for batches; mean loss {figures['mean_loss']:.3f}\nat most {anonymous} of anonymous memory, and {shown} "
-                f"of the {measure.in_bytes(stored)} of shards mapped"
+                f"for batches; mean loss {figures['mean_loss']:.3f}\nat most {anonymous} of anonymous memory, and "
+                f"{shown} of the {measure.in_bytes(stored)} of shards mapped"
             )
     measure.save_record(
         args.json,

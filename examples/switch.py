@@ -40,7 +40,9 @@ import gpuload
 
 SHAPES = ("disc", "square", "triangle", "cross")
 FREQUENCY = (8, 4, 2, 1)  # of each, in the training set
-STORED, SIZE = 96, 48  # pixels of a stored image, and of a crop
+# Pixels of a stored image, and of a crop.
+STORED = 96
+SIZE = 48
 SCALE = (0.5, 1.0)
 JITTER = (0.4, 0.4, 0.4)
 Loader = Iterable[tuple[torch.Tensor, torch.Tensor]]

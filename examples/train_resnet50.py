@@ -55,10 +55,9 @@ HW_DECODER_LOADS = {
     "dali-engines": 1.0,
 }
 USUAL = ("synthetic", "gpuload", "torch")
-DEPTHS, WIDTHS = (
-    (3, 4, 6, 3),
-    (64, 128, 256, 512),
-)  # He et al., arXiv 1512.03385, table 1
+# He et al., arXiv 1512.03385, table 1.
+DEPTHS = (3, 4, 6, 3)
+WIDTHS = (64, 128, 256, 512)
 
 
 class Bottleneck(nn.Module):

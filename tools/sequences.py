@@ -363,12 +363,7 @@ def loop(
         fuse.error = None
         if all(part is None for part in parts):
             break
-        if any(part is None for part in parts):
-            raise WrongOrderError("a rank has fewer batches")
-        pairs = zip(loaders, parts, strict=True)
-        run.take([row for loader, part in pairs for row in rows_of(loader, part)])
-        run.events["steps"] += 1
-        check_states(run, loaders)
+        take_step(run, loaders, parts)
         steps -= 1
         if steps < 0 and ending in ("left", "stopped"):
             run.events[ending] += 1
@@ -390,6 +385,16 @@ def next_parts(iterators: list[Iterator[Any]], fuse: Fuse, *, fails: bool) -> li
         if fails and fuse.error is None:
             raise WrongOrderError("an error did not reach the loop")
     return parts
+
+
+def take_step(run: Run, loaders: list[gpuload.DaliIterator], parts: list[Any]) -> None:
+    """Compares a global batch, of which each rank has a part, with the order."""
+    if any(part is None for part in parts):
+        raise WrongOrderError("a rank has fewer batches")
+    pairs = zip(loaders, parts, strict=True)
+    run.take([row for loader, part in pairs for row in rows_of(loader, part)])
+    run.events["steps"] += 1
+    check_states(run, loaders)
 
 
 def leave(

@@ -129,8 +129,13 @@ def apply_steps(images: Tensor, steps: Steps, pixels: Pixels = RGB) -> Tensor:
             if code in _MIXING:
                 part = mixtures.mix(code, part, chosen_args, chosen)
             else:
-                in_host = steps.args[order[begin:end, step], step]
-                part = _execute(code, part, chosen_args, in_host, pixels)
+                part = _execute(
+                    code,
+                    part,
+                    chosen_args,
+                    steps.args[order[begin:end, step], step],
+                    pixels,
+                )
             result.index_copy_(0, chosen, part)
     return result
 
@@ -157,22 +162,26 @@ def _erase_each(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
         chosen: int64 (n,), rows of the batch.
         regions: Of these images, of which each has one.
     """
-    sizes = regions.box[:, 2] * regions.box[:, 3]
     value = torch.from_numpy(regions.value[:, :, None, None])
     scale = torch.from_numpy(regions.noise[:, :, None, None])
-    noise: Sequence[Tensor] = ()
-    if regions.noise.any():
-        all_noise = normal_noise(regions.key, sizes, batch.device)
-        noise = torch.split(all_noise, sizes.tolist(), dim=1)
+    noise = _noise_of(regions, batch.device)
     for region, image in enumerate(chosen.tolist()):
         top, left, height, width = regions.box[region].tolist()
         pixels = value[region]
         if noise:
-            noise_in_region = noise[region].view(3, height, width)
-            pixels = pixels + scale[region] * noise_in_region
+            pixels = pixels + scale[region] * noise[region].view(3, height, width)
         rows = slice(top, top + height)
         columns = slice(left, left + width)
         batch[image, :, rows, columns] = _rounded(pixels, batch.dtype)
+
+
+def _noise_of(regions: ErasedRegions, device: torch.device) -> Sequence[Tensor]:
+    """Of each region float32 (3, its pixels); empty where none has noise."""
+    if not regions.noise.any():
+        return ()
+    sizes = regions.box[:, 2] * regions.box[:, 3]
+    noise = normal_noise(regions.key, sizes, device)
+    return torch.split(noise, sizes.tolist(), dim=1)
 
 
 def _erase_at_once(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
