@@ -163,31 +163,47 @@ def parse_lines(
         words = line.split()
         if not words:
             continue
-        is_read = _is_class(words[0]) and all(map(is_number, words))
-        values = [float(word) for word in words[1:]] if is_read else []
-        is_polygon = not keypoints and len(values) >= _POLYGON and not len(values) % 2
-        if not is_polygon and len(values) != 4 + keypoints:
-            raise ValueError(f"line {number} is {line[:60]!r}")
-        sides = values if is_polygon else values[:4]
-        if not all(-_TOLERANCE <= side <= 1 + _TOLERANCE for side in sides):
+        values = _values_of(words, keypoints)
+        if values is None:
             raise ValueError(f"line {number} is {line[:60]!r}")
         label = int(words[0].partition(".")[0])
         if classes and label >= len(classes):
             raise ValueError(
                 f"line {number} has class {label}, the last one with a name is {len(classes) - 1}"
             )
-        if is_polygon:
+        if len(values) != 4 + keypoints:
             yield polygon(label, list(zip(values[0::2], values[1::2], strict=True)))
             continue
-        x, y, width, height = sides
+        x, y, width, height = values[:4]
         shape = box_of(label, x - width / 2, y - height / 2, width, height)
         yield shape._replace(points=keypoints_of(values[4:], points[1]))
 
 
+def _values_of(words: Sequence[str], keypoints: int) -> list[float] | None:
+    """The numbers of a line behind the class: a box with its keypoints, or a polygon; None if they are neither.
+
+    Args:
+        words: Of the line.
+        keypoints: The numbers that follow a box.
+    """
+    if not _is_class(words[0]) or not all(map(is_number, words)):
+        return None
+    values = [float(word) for word in words[1:]]
+    sides = values[:4]
+    if len(values) != 4 + keypoints:
+        is_polygon = len(values) >= _POLYGON and len(values) % 2 == 0
+        if keypoints or not is_polygon:
+            return None
+        sides = values
+    if not all(-_TOLERANCE <= side <= 1 + _TOLERANCE for side in sides):
+        return None
+    return values
+
+
 def _is_class(word: str) -> bool:
     """Whether a word is the number of a class; some tools write "1.0000"."""
-    whole, _, fraction = word.partition(".")
-    return whole.isdecimal() and not fraction.strip("0")
+    number, _, fraction = word.partition(".")
+    return number.isdecimal() and not fraction.strip("0")
 
 
 def read_or_reject(

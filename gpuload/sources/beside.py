@@ -112,35 +112,30 @@ class PicturesBeside(Source):
             if lacking:
                 findings.reject(image.name, f"lacks its picture {', '.join(lacking)}")
                 continue
-            numbered = {
-                name: _addressed(value, _IMAGES) for name, value in sample.items()
-            }
-            yield {
-                self._image: _addressed(image, _IMAGES),
-                **numbered,
-                **{
-                    name: _addressed(file, number)
-                    for number, (name, file) in enumerate(pictures.items(), 1)
-                },
-            }
+            row = {self._image: _addressed(image, _IMAGES)}
+            for name, value in sample.items():
+                row[name] = _addressed(value, _IMAGES)
+            for container, (name, file) in enumerate(pictures.items(), 1):
+                row[name] = _addressed(file, container)
+            yield row
 
     def expect(self, addresses: Sequence[str]) -> None:
         for number, files in enumerate(self._containers()):
             start = f"{number}:"
-            own = [
+            inner_addresses = [
                 address.removeprefix(start)
                 for address in addresses
                 if address.startswith(start)
             ]
-            files.expect(own)
+            files.expect(inner_addresses)
 
     def wait(self, address: str) -> None:
-        number, _, own = address.partition(":")
-        self._containers()[int(number)].wait(own)
+        number, _, inner_address = address.partition(":")
+        self._containers()[int(number)].wait(inner_address)
 
     def read(self, address: str) -> bytes | Array:
-        number, _, own = address.partition(":")
-        return self._containers()[int(number)].read(own)
+        number, _, inner_address = address.partition(":")
+        return self._containers()[int(number)].read(inner_address)
 
     def _containers(self) -> list[Any]:
         return [self._images, *self._folders.values()]
@@ -165,10 +160,10 @@ class _Matches:
     def __init__(self, name: str, files: Files, findings: Findings) -> None:
         self._name = name
         self._root = str(files)
-        found = list(files.walk(_EXTENSIONS, findings))
-        self._by_path = {_stem(file.name): file for file in found}
+        pictures = list(files.walk(_EXTENSIONS, findings))
+        self._by_path = {_stem(file.name): file for file in pictures}
         names: dict[str, list[Ref]] = {}
-        for file in found:
+        for file in pictures:
             names.setdefault(posixpath.basename(_stem(file.name)), []).append(file)
         self._by_name = {
             stem: alike[0] for stem, alike in names.items() if len(alike) == 1

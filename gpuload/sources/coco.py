@@ -121,10 +121,10 @@ class CocoSource(FilesSource):
             return {"": chosen[0]}
         if splits := one_file_each(chosen):
             return splits
-        found = some_of([f"{self.path}/{name}" for name in chosen], 8) or "none"
-        what = f"expected a .json in a folder 'annotations', or one for each split; found {found}"
+        names = some_of([f"{self.path}/{name}" for name in chosen], 8) or "none"
         raise SourceError(
-            f"{self.path}: {what}. Give the file of annotations with --labels"
+            f"{self.path}: expected a .json in a folder 'annotations', or one for each split; found {names}. Give the "
+            "file of annotations with --labels"
         )
 
     def _read(self, name: str, findings: Findings) -> CocoDocument:
@@ -139,10 +139,8 @@ class CocoSource(FilesSource):
             document: dict[str, Any] = plain_document(parsed)
             check_document(document)
         files = NamedFiles(self.files, title, self.path)
-        own = posixpath.dirname(name)
-        place = self._place(
-            title, files, own, [image["file_name"] for image in document["images"]]
-        )
+        names = [image["file_name"] for image in document["images"]]
+        place = self._place(title, files, posixpath.dirname(name), names)
         if not files.find(f"{place}{document['images'][0]['file_name']}"):
             document["images"] = self._found_elsewhere(title, document["images"])
         if name or place:
@@ -185,39 +183,48 @@ class CocoSource(FilesSource):
             for entry, ref in zip(entries, refs, strict=True)
         ]
 
-    def _place(self, title: str, files: NamedFiles, own: str, names: list[str]) -> str:
+    def _place(
+        self, title: str, files: NamedFiles, folder: str, names: list[str]
+    ) -> str:
         """The folder that the names in the file are relative to, with a slash after it; "" for the root.
 
-        own: the folder of the file.
+        folder: of the file.
 
         Raises:
             SourceError: they exist in several folders.
         """
-        if own and files.find(f"{own}/{names[0]}"):
-            return f"{own}/"
+        if folder and files.find(f"{folder}/{names[0]}"):
+            return f"{folder}/"
         if files.find(names[0]):
             return ""
-        tops = [name for name in self.files.folders() if name.lower() != "annotations"]
-        places = [
-            *tops,
-            *(f"{top}/{name}" for top in tops for name in self.files.folders(top)),
-        ]
-        some = [place for place in places if files.find(f"{place}/{names[0]}")]
-        whole = [
-            place
-            for place in some
-            if all(files.find(f"{place}/{name}") for name in names)
-        ] or some
-        if len(whole) > 1 and (split := named_splits([title])):
-            whole = [
-                place for place in whole if named_splits([place]) == split
-            ] or whole
-        if len(whole) > 1:
-            what = f"the images that it names are in each of {some_of(whole)}"
+        places = self._folders_with(files, names)
+        split = named_splits([title])
+        if len(places) > 1 and split:
+            of_split = [place for place in places if named_splits([place]) == split]
+            places = of_split or places
+        if len(places) > 1:
             raise SourceError(
-                f"{title}: {what}. Give one of these folders in {self.path} as SOURCE"
+                f"{title}: the images that it names are in each of {some_of(places)}. Give one of these folders in "
+                f"{self.path} as SOURCE"
             )
-        return f"{whole[0]}/" if whole else ""
+        return f"{places[0]}/" if places else ""
+
+    def _folders_with(self, files: NamedFiles, names: Sequence[str]) -> list[str]:
+        """The folders of the first two levels with all of these files, or else with the first."""
+        folders = [
+            name for name in self.files.folders() if name.lower() != "annotations"
+        ]
+        for top in list(folders):
+            folders += [f"{top}/{name}" for name in self.files.folders(top)]
+        with_first = [
+            folder for folder in folders if files.find(f"{folder}/{names[0]}")
+        ]
+        with_all = [
+            folder
+            for folder in with_first
+            if all(files.find(f"{folder}/{name}") for name in names)
+        ]
+        return with_all or with_first
 
 
 def _is_of_another_split(name: str, chosen: Sequence[str]) -> bool:

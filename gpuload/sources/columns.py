@@ -305,33 +305,38 @@ def samples_of(given: Any, findings: Findings) -> Iterable[Row]:
     """
     if isinstance(given, Mapping):
         return _by_split(given, findings)
-    if isinstance(features := getattr(given, "features", None), Mapping):
+    table = _table_of(given)
+    if table is not None:
+        roles = roles_of("samples", table.names, {}, ("image", "path"), NO_FEATURES)
+        image = roles.get("image") or roles.get("path")
+        return table.samples("samples", {"image": image} if image else {}, findings)
+    if hasattr(given, "as_numpy_iterator"):
+        return given.as_numpy_iterator()
+    if hasattr(given, "__getitem__") and hasattr(given, "transforms"):
+        return _pairs(given, findings)
+    return given
+
+
+def _table_of(given: Any) -> Table | None:
+    """A data set of Hugging Face, or a table of pandas, Polars or Arrow; None where it is none."""
+    features = getattr(given, "features", None)
+    if isinstance(features, Mapping):
         for name, feature in features.items():
-            if (
-                type(feature).__name__ == "Image"
-            ):  # as it is stored, in place of its pixels
+            if type(feature).__name__ == "Image":
+                # Images as they are stored, in place of their pixels.
                 given = given.cast_column(name, type(feature)(decode=False))
-        table = Table(list(features), given, Features(features))
-    elif hasattr(given, "itertuples"):
+        return Table(list(features), given, Features(features))
+    if hasattr(given, "itertuples"):
         names = [str(name) for name in given.columns]
         cells = given.itertuples(index=False, name=None)
-        table = Table(names, (dict(zip(names, row, strict=True)) for row in cells))
-    elif hasattr(given, "iter_rows"):
-        table = Table(list(given.columns), given.iter_rows(named=True))
-    elif hasattr(given, "to_batches"):
-        table = Table(
-            given.schema.names,
-            (row for batch in given.to_batches() for row in batch.to_pylist()),
-        )
-    elif hasattr(given, "as_numpy_iterator"):
-        return given.as_numpy_iterator()
-    elif hasattr(given, "__getitem__") and hasattr(given, "transforms"):
-        return _pairs(given, findings)
-    else:
-        return given
-    roles = roles_of("samples", table.names, {}, ("image", "path"), NO_FEATURES)
-    image = roles.get("image") or roles.get("path")
-    return table.samples("samples", {"image": image} if image else {}, findings)
+        return Table(names, (dict(zip(names, row, strict=True)) for row in cells))
+    if hasattr(given, "iter_rows"):
+        return Table(list(given.columns), given.iter_rows(named=True))
+    if hasattr(given, "to_batches"):
+        batches = given.to_batches()
+        rows = (row for batch in batches for row in batch.to_pylist())
+        return Table(given.schema.names, rows)
+    return None
 
 
 def _pairs(given: Any, findings: Findings) -> Iterator[Row]:

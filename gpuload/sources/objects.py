@@ -6,7 +6,7 @@ the boxes themselves tell, or the user.
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -88,21 +88,14 @@ class Objects:
         crowds = parts.pop(_CROWD, None) or [0] * len(boxes)
         if parts:
             note = f"parts of {self._column!r} that are not packed: {some_of(sorted(parts))}"
-            self._findings.notes += [note] if note not in self._findings.notes else []
-        if not all(
-            len(one) == len(boxes) for one in (crowds, *([classes] if key else []))
-        ):
+            if note not in self._findings.notes:
+                self._findings.notes.append(note)
+        if len(crowds) != len(boxes) or (key and len(classes) != len(boxes)):
             raise self._error(
                 f"has {len(boxes)} boxes and {len(classes)} classes",
                 "Correct the column",
             )
-        for box in boxes:
-            if not (
-                isinstance(box, Sequence)
-                and len(box) == _SIDES
-                and all(map(is_number, map(str, box)))
-            ):
-                raise self._error(f"holds the box {str(box)[:60]}", "Give four numbers")
+        self._check_boxes(boxes)
         if not self._is_named:
             self._look_at(boxes, parts.get("area"), row, image)
         kept = [number for number, crowd in enumerate(crowds) if not crowd]
@@ -110,6 +103,13 @@ class Objects:
         if not key:
             return {"boxes": corners}
         return with_boxes(corners, [classes[number] for number in kept])
+
+    def _check_boxes(self, boxes: Iterable[Any]) -> None:
+        """Raises SourceError if one is not four numbers."""
+        for box in boxes:
+            is_box = isinstance(box, Sequence) and len(box) == _SIDES
+            if not is_box or not all(map(is_number, map(str, box))):
+                raise self._error(f"holds the box {str(box)[:60]}", "Give four numbers")
 
     def _parts(self, value: Any) -> dict[str, Any]:
         """The lists of a value by their keys."""

@@ -167,27 +167,25 @@ def open_source(
     files = _container(root, path, form, zip_encoding)
     if out is not None:
         files.leave_out(out)
-    found = _choose(files, form, labels, no_labels)
-    if no_labels and found.holds_files:
-        if form not in (None, "folder", "unlabeled"):
-            raise ArgumentError(
-                f"--no-labels packs images alone, --from {form} what lies beside them: give one"
-            )
-        found = Recognised("unlabeled", sources()["unlabeled"].load(), files)
-    given = {
+    recognised = _choose(files, form, labels, no_labels)
+    if no_labels and recognised.holds_files:
+        recognised = _unlabeled(files, form)
+    all_options = {
         "labels": labels,
         "columns": columns,
         "negatives": negatives,
         **(options or {}),
     }
-    own = {name: value for name, value in given.items() if value}
-    _check_options(path, found, own)
-    place: Any = found.files if found.holds_files else _path_of(found.files, path)
-    return found.kind(
+    own = {name: value for name, value in all_options.items() if value}
+    _check_options(path, recognised, own)
+    place: Any = recognised.files
+    if not recognised.holds_files:
+        place = _path_of(recognised.files, path)
+    return recognised.kind(
         place,
         own_splits=not no_splits,
-        images_alone=no_labels and not found.holds_files,
-        named=form == found.name,
+        images_alone=no_labels and not recognised.holds_files,
+        named=form == recognised.name,
         classes=() if classes is None else read_classes(classes),
         **own,
     )
@@ -265,6 +263,19 @@ _COMMON = {one.name for one in fields(SourceOptions)}
 def _path_of(files: Files, path: Path | URL) -> Path | URL:
     """Where a source that is read by its path begins."""
     return files.path if isinstance(files, Folder) else path
+
+
+def _unlabeled(files: Files, form: str | None) -> Recognised:
+    """The source of images alone.
+
+    Raises:
+        ArgumentError: `form` names a source of images with something beside them.
+    """
+    if form not in (None, "folder", "unlabeled"):
+        raise ArgumentError(
+            f"--no-labels packs images alone, --from {form} what lies beside them: give one"
+        )
+    return Recognised("unlabeled", sources()["unlabeled"].load(), files)
 
 
 def _choose(

@@ -75,19 +75,22 @@ def named_splits_of(
             f"{parts[0].origin!r} gives the same images to every split: they are packed without splits"
         )
         return NamedSplits({}, files_read)
-    split_of = _assigned(
-        title, [*parts, *(part for part in lists if part not in parts)], parts
-    )
-    rest = [image for image in images if image not in split_of]
-    for image in rest:
+    others = [part for part in lists if part not in parts]
+    split_of = _assigned(title, [*parts, *others], parts)
+    filled = {part.split for part in parts if part.images}
+    rest = []
+    for image in images:
+        if image in split_of:
+            continue
         split = _split_of_folders(image)
-        if split and not any(part.images and part.split == split for part in parts):
+        if split and split not in filled:
             split_of[image] = split
-    _refuse_gaps(title, parts, [image for image in rest if image not in split_of])
+        else:
+            rest.append(image)
+    _refuse_gaps(title, parts, rest)
     origins = some_of(sorted({part.origin for part in parts}))
     for image in rest:
-        if image not in split_of:
-            findings.reject(image, f"is in no split of {origins}", True)
+        findings.reject(image, f"is in no split of {origins}", True)
     findings.origin = f"by {origins}"
     return NamedSplits(split_of, files_read)
 
@@ -120,15 +123,17 @@ def _refuse_gaps(title: str, parts: Sequence[_Part], rest: Sequence[str]) -> Non
     """Raises SourceError if images are in no split because a path is wrong, or no list of training images is there."""
     if not rest:
         return
-    some = f"and {counted(len(rest), 'image is', 'images are')} in no split, such as {rest[0]!r}"
+    gap = f"and {counted(len(rest), 'image is', 'images are')} in no split, such as {rest[0]!r}"
     for part in parts:
         if part.images is None:
-            what = f"{part.origin!r} names {part.entry!r} for the split {part.split!r}, which is not there, {some}"
-            raise SourceError(f"{title}: {what}. {_ADVICE}")
+            raise SourceError(
+                f"{title}: {part.origin!r} names {part.entry!r} for the split {part.split!r}, which is not there, "
+                f"{gap}. {_ADVICE}"
+            )
     if not any(part.split == "train" for part in parts):
         origins = some_of(sorted({part.origin for part in parts}))
         raise SourceError(
-            f"{title}: {origins} names no images for training, {some}. {_ADVICE}"
+            f"{title}: {origins} names no images for training, {gap}. {_ADVICE}"
         )
 
 

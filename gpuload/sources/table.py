@@ -4,7 +4,7 @@ import csv
 import posixpath
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,48 +119,55 @@ class TableSource(FilesSource):
         roles = roles_of(
             self.title, table.column_names, self.options.columns, _ROLES, features
         )
-        if "path" in roles and not set(roles) & set(_KINDS):
-            flags = [name for name in table.column_names if name != roles["path"][0]]
-            if len(flags) > 1 and _are_flags(table, flags):
-                yield from self._flagged(table, roles["path"][0], flags, findings)
-                return
-        if "path" not in roles or not set(roles) & set(_KINDS):
-            what = f"its columns are {table.column_names}; which holds the paths, and which the labels?"
-            advice = "Name them with --column path=NAME and --column label=NAME; for images alone give --no-labels"
-            raise SourceError(f"{self.title}: {what} {advice}")
-        named = NamedFiles(self.files, self.title, self.path)
-        columns = self._values(table, roles, named, findings)
+        flags = _flags_in(table, roles)
+        if flags:
+            yield from self._flagged(table, roles["path"][0], flags, findings)
+            return
+        if "path" not in roles or _KINDS.keys().isdisjoint(roles):
+            raise SourceError(
+                f"{self.title}: its columns are {table.column_names}; which holds the paths, and which the labels? "
+                "Name them with --column path=NAME and --column label=NAME; for images alone give --no-labels"
+            )
+        columns = self._values(table, roles, findings)
         findings.strict = False
         if SPLIT in roles and self.options.own_splits:
-            (column,) = roles[SPLIT]
-            splits = splits_of_column(
-                self.title,
-                column,
-                table.column(column).to_pylist(),
-                SPLIT in self.options.columns,
-            )
-            columns |= {SPLIT: splits} if splits else {}
-            findings.origin = f"by its column {column!r}"
+            splits = self._splits(table, roles[SPLIT][0], findings)
+            if splits:
+                columns[SPLIT] = splits
         findings.picked = True
-        findings.kinds |= {
-            role: _KINDS[role].name for role in columns if role in _KINDS
-        }
-        findings.classes |= {
-            role: features.all[names[0]]
-            for role, names in roles.items()
-            if names[0] in features.all
-        }
-        used = {
-            column
-            for role in columns
-            for column in roles["path" if role == "image" else role]
-        }
-        if left := [name for name in table.column_names if name not in used]:
-            findings.notes.append(
-                f"columns of {self.title} that are not packed: {some_of(left)}; --column ROLE=NAME packs them"
-            )
+        for role in columns:
+            if role in _KINDS:
+                findings.kinds[role] = _KINDS[role].name
+        for role, names in roles.items():
+            if names[0] in features.all:
+                findings.classes[role] = features.all[names[0]]
+        self._note_unused(table, roles, columns, findings)
         for values in zip(*columns.values(), strict=True):
             yield dict(zip(columns, values, strict=True))
+
+    def _splits(self, table: pa.Table, column: str, findings: Findings) -> Any:
+        """The splits that a column gives to the rows; none where it has others than splits."""
+        findings.origin = f"by its column {column!r}"
+        is_named = SPLIT in self.options.columns
+        cells = table.column(column).to_pylist()
+        return splits_of_column(self.title, column, cells, is_named)
+
+    def _note_unused(
+        self,
+        table: pa.Table,
+        roles: Mapping[str, Names],
+        fields: Iterable[str],
+        findings: Findings,
+    ) -> None:
+        """Notes the columns of which no field is made."""
+        used = set[str]()
+        for field in fields:
+            used.update(roles["path" if field == "image" else field])
+        unused = [name for name in table.column_names if name not in used]
+        if unused:
+            findings.notes.append(
+                f"columns of {self.title} that are not packed: {some_of(unused)}; --column ROLE=NAME packs them"
+            )
 
     def _flagged(
         self, table: pa.Table, path: str, flags: Sequence[str], findings: Findings
@@ -185,37 +192,30 @@ class TableSource(FilesSource):
         self,
         table: pa.Table,
         roles: Mapping[str, Names],
-        named: NamedFiles,
         findings: Findings,
     ) -> dict[str, Sequence[Any]]:
         """The images, and the values of each field, row by row."""
-        cells = table.column(
-            roles["path"][0]
-        ).to_pylist()  # dicts where Hugging Face wrote the table
-        names = [
-            str((cell.get("path") if isinstance(cell, dict) else cell) or "")
-            for cell in cells
-        ]
-        values: dict[str, Sequence[Any]] = {
-            "image": named.find_all(names, complete=False)
-        }
-        counts = Counter(posixpath.normpath(image.name) for image in values["image"])
-        if twice := [name for name, count in counts.items() if count > 1]:
+        files = NamedFiles(self.files, self.title, self.path)
+        images = files.find_all(
+            _paths_in(table.column(roles["path"][0])), complete=False
+        )
+        values: dict[str, Sequence[Any]] = {"image": images}
+        counts = Counter(posixpath.normpath(image.name) for image in images)
+        repeated = [name for name, count in counts.items() if count > 1]
+        if repeated:
             raise SourceError(
-                f"{self.title}: names images in more than one row: {some_of(twice)}. Remove those rows"
+                f"{self.title}: names images in more than one row: {some_of(repeated)}. Remove those rows"
             )
         for role, kind in _KINDS.items():
             columns = [table.column(name).to_pylist() for name in roles.get(role, ())]
             if columns and kind.stays_in_shard:
-                values[role] = named.find_all(
+                values[role] = files.find_all(
                     list(map(str, columns[0])), complete=False
                 )
             elif columns:
                 values[role] = self._parsed(role, columns, findings)
-        pictures = [
-            ref.name for role in ("image", "mask") for ref in values.get(role, ())
-        ]
-        findings.notes += named.beside(pictures)
+        pictures = [*images, *values.get("mask", ())]
+        findings.notes += files.beside([picture.name for picture in pictures])
         return values
 
     def _parsed(
@@ -234,10 +234,26 @@ class TableSource(FilesSource):
             ) from None
 
 
-def _are_flags(table: pa.Table, names: Sequence[str]) -> bool:
-    """Whether all cells of these columns are 0 or 1."""
+def _paths_in(column: pa.ChunkedArray) -> list[str]:
+    """The paths in a column; Hugging Face writes images as structs with one."""
+    paths = []
+    for cell in column.to_pylist():
+        path = cell.get("path") if isinstance(cell, dict) else cell
+        paths.append(str(path or ""))
+    return paths
+
+
+def _flags_in(table: pa.Table, roles: Mapping[str, Names]) -> list[str]:
+    """The columns besides that of paths, where no field is made of them and all their cells are 0 or 1; else []."""
+    if "path" not in roles or not _KINDS.keys().isdisjoint(roles):
+        return []
+    names = [name for name in table.column_names if name != roles["path"][0]]
     flags = {"0", "1", "0.0", "1.0", 0, 1}
-    return all(set(table.column(name).to_pylist()) <= flags for name in names)
+    if len(names) < 2 or any(
+        not set(table.column(name).to_pylist()) <= flags for name in names
+    ):
+        return []
+    return names
 
 
 def _split_at_blanks(cells: Sequence[Any]) -> str:

@@ -1,7 +1,7 @@
 """Existing WebDataset tars, to repack into other shards, in another order or encoding."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -69,15 +69,7 @@ class TarsSource(Source):
             SourceError: no such file, or no sample in them. ShardError: a tar is damaged.
         """
         self._paths = self._paths or self.files_here(".tar")
-        image, fields = self._known(findings)
-        if self.options.images_alone:
-            fields = ()
-        elif fields is None:
-            fields = self._guess(image)
-        findings.fields = {field.name: field for field in fields}
-        findings.kinds = {field.name: field.kind for field in fields}
-        if image is not None and image.name != "image":
-            findings.kinds[image.name] = PictureKind.name
+        image, fields = self._find_fields(findings)
         splits = self.splits_of(self._paths, findings)
         packed = _Packed(fields)
         for number, path in enumerate(self._paths):
@@ -97,6 +89,21 @@ class TarsSource(Source):
             )
         if packed.count and not (fields or self.options.images_alone):
             self._tell_images_alone(packed, findings)
+
+    def _find_fields(
+        self, findings: Findings
+    ) -> tuple[Field | None, tuple[Field, ...]]:
+        """The field of the image, where gpuload packed the tars, and those of the other members."""
+        image, fields = self._packed_fields(findings)
+        if self.options.images_alone:
+            fields = ()
+        elif fields is None:
+            fields = self._guess(image)
+        findings.fields = {field.name: field for field in fields}
+        findings.kinds = {field.name: field.kind for field in fields}
+        if image is not None and image.name != "image":
+            findings.kinds[image.name] = PictureKind.name
+        return image, fields
 
     def _tell_images_alone(self, packed: "_Packed", findings: Findings) -> None:
         """Raises SourceError if images lie in folders, as in a tar that is no shard; else notes that they are alone."""
@@ -118,8 +125,8 @@ class TarsSource(Source):
         """findings: receives members that belong to no sample."""
         others = list[tuple[str, str]]()
         for key, members in group_members(read_members(path, others)):
-            found = by_extension(path, key, members)
-            yield _Sample(key, found, _image_of(found, image))
+            by_end = by_extension(path, key, members)
+            yield _Sample(key, by_end, _image_of(by_end, image))
         if findings is not None:
             for member, kind in others:
                 findings.reject(
@@ -128,20 +135,22 @@ class TarsSource(Source):
 
     def _guess(self, image: Field | None) -> tuple[Field, ...]:
         """The fields of foreign shards: one for each extension that most samples have, in the order of appearance."""
-        some: dict[str, list[tuple[Path, Member]]] = {}
+        first_members: dict[str, list[tuple[Path, Member]]] = {}
         counts = Counter[str]()
         samples = 0
         for path in self._paths:
             for sample in self._samples(path, image):
-                samples += sample.picture is not None
-                for end, member in sample.members.items() if sample.picture else ():
-                    if member != sample.picture:
-                        counts[end] += 1
-                        some.setdefault(end, []).extend(
-                            [(path, member)] if counts[end] <= _LOOKED_INTO else []
-                        )
+                if sample.picture is None:
+                    continue
+                samples += 1
+                for end, member in sample.others():
+                    counts[end] += 1
+                    if counts[end] <= _LOOKED_INTO:
+                        first_members.setdefault(end, []).append((path, member))
         guesses = (
-            _field_of(end, some[end]) for end in some if counts[end] * 2 > samples
+            _field_of(end, members)
+            for end, members in first_members.items()
+            if counts[end] * 2 > samples
         )
         return tuple(field for field in guesses if field is not None)
 
@@ -156,26 +165,20 @@ class TarsSource(Source):
         assert sample.picture is not None
         image_name = "image" if image is None else image.name
         row: dict[str, object] = {image_name: _ref(number, sample.picture, name)}
-        for one in fields:
-            ends = one.member.split(";")
+        for field in fields:
+            ends = field.member.split(";")
             member = next(sample.members[end] for end in ends if end in sample.members)
-            if kind_of(one).stays_in_shard:
-                row[one.name] = _ref(number, member, detail=one.dtype or "")
-            else:
-                path = self._paths[number]
-                with readable(
-                    f"{path}: {member.name!r}",
-                    f"a {one.kind}",
-                    ValueError,
-                    KeyError,
-                    TypeError,
-                ):
-                    row |= kind_of(one).load(
-                        one, read_at(path, member.offset, member.size)
-                    )
+            if kind_of(field).stays_in_shard:
+                row[field.name] = _ref(number, member, detail=field.dtype or "")
+                continue
+            path = self._paths[number]
+            faults = (ValueError, KeyError, TypeError)
+            with readable(f"{path}: {member.name!r}", f"a {field.kind}", *faults):
+                content = read_at(path, member.offset, member.size)
+                row |= kind_of(field).load(field, content)
         return row
 
-    def _known(
+    def _packed_fields(
         self, findings: Findings
     ) -> tuple[Field | None, tuple[Field, ...] | None]:
         """Image and fields from the manifests, if all tars lie in folders that gpuload packed; else None.
@@ -186,30 +189,23 @@ class TarsSource(Source):
         folders = list(dict.fromkeys(path.parent for path in self._paths))
         if not all((folder / "manifest.json").exists() for folder in folders):
             return None, None
-        first, *_ = manifests = [Manifest.read(folder) for folder in folders]
-        if not all(
-            manifest.upright for manifest in manifests
-        ):  # an index of foreign shards may have fewer fields
+        manifests = [Manifest.read(folder) for folder in folders]
+        if not all(manifest.upright for manifest in manifests):
+            # An index of foreign shards may have fewer fields.
             return None, None
-        alike = [(one.fields[0].kind, one.fields[1:], one.classes) for one in manifests]
-        if any(one != alike[0] for one in alike):
-            what = f"its folders {some_of([folder.name for folder in folders])} differ in fields or classes"
-            raise SourceError(f"{self.title}: {what}. Pack each of them by itself")
-        named = {
-            one.name: kind_of(one).class_names(one, first.classes)
-            for one in first.fields
-        }
-        findings.classes |= {
-            name: classes for name, classes in named.items() if classes is not None
-        }
-        extensions = {
-            extension
-            for one in manifests
-            for extension in one.fields[0].member.split(";")
-        }
-        return replace(
-            first.fields[0], member=";".join(sorted(extensions))
-        ), first.fields[1:]
+        first = manifests[0]
+        if not all(_are_alike(first, manifest) for manifest in manifests):
+            names = some_of([folder.name for folder in folders])
+            raise SourceError(
+                f"{self.title}: its folders {names} differ in fields or classes. Pack each of them by itself"
+            )
+        for field in first.fields:
+            classes = kind_of(field).class_names(field, first.classes)
+            if classes is not None:
+                findings.classes[field.name] = classes
+        extensions = _extensions_of(manifest.fields[0] for manifest in manifests)
+        image = replace(first.fields[0], member=";".join(sorted(extensions)))
+        return image, first.fields[1:]
 
     def read(self, address: str) -> bytes | Array:
         number, offset, size = map(int, address.split(":"))
@@ -220,6 +216,20 @@ class TarsSource(Source):
             return npy.read_array(data)
         except ValueError as error:
             raise DecodeError(f"cannot be read as .npy: {error}") from None
+
+
+def _extensions_of(fields: Iterable[Field]) -> set[str]:
+    """The extensions that the members of these fields have."""
+    return {extension for field in fields for extension in field.member.split(";")}
+
+
+def _are_alike(first: Manifest, second: Manifest) -> bool:
+    """Whether two sets have the same fields and classes; the extensions of their images may differ."""
+    return (
+        first.fields[0].kind == second.fields[0].kind
+        and first.fields[1:] == second.fields[1:]
+        and first.classes == second.classes
+    )
 
 
 def _decompressed(path: Path, scratch: Path) -> Path:
@@ -247,6 +257,12 @@ class _Sample(NamedTuple):
         """That of its image in the tar, or else its key."""
         return self.picture.name if self.picture else self.key
 
+    def others(self) -> Iterator[tuple[str, Member]]:
+        """The members besides the image, with their extensions."""
+        for end, member in self.members.items():
+            if member != self.picture:
+                yield end, member
+
     def fault(self, name: str, fields: Sequence[Field]) -> str:
         """Why it is left out; "" if it is packed. name: under which it is known."""
         if not is_text(name):
@@ -269,14 +285,14 @@ class _Packed:
     """
 
     def __init__(self, fields: Sequence[Field]) -> None:
-        self._wanted = {end for field in fields for end in field.member.split(";")}
+        self._wanted = _extensions_of(fields)
         self.unused = Counter[str]()  # members by extension
         self.count = 0
         self.lies_in_folders = True
 
     def add(self, sample: _Sample) -> None:
-        for end, member in sample.members.items():
-            if member != sample.picture and end not in self._wanted:
+        for end, _ in sample.others():
+            if end not in self._wanted:
                 self.unused[f".{end}"] += 1
         self.count += 1
         self.lies_in_folders = self.lies_in_folders and "/" in sample.key
@@ -290,16 +306,16 @@ def by_extension(
     Raises:
         ShardError: two members have the same.
     """
-    found = {
-        (end.lower() if fold else end): member
-        for member in members
-        for end in split_name(member.name)[1:]
-    }
-    if len(found) < len(members):
+    by_end = {}
+    for member in members:
+        _, end = split_name(member.name)
+        by_end[end.lower() if fold else end] = member
+    if len(by_end) < len(members):
         names = some_of([member.name for member in members], 8)
-        what = f"sample {key!r} has two members of one extension ({names})"
-        raise ShardError(f"{path}: {what}. Rename one, and pack the tar again")
-    return found
+        raise ShardError(
+            f"{path}: sample {key!r} has two members of one extension ({names}). Rename one, and pack the tar again"
+        )
+    return by_end
 
 
 def _image_of(members: Mapping[str, Member], image: Field | None) -> Member | None:
@@ -322,22 +338,26 @@ def _image_of(members: Mapping[str, Member], image: Field | None) -> Member | No
     return None if chosen is None else members[chosen]
 
 
-def _field_of(extension: str, some: Sequence[tuple[Path, Member]]) -> Field | None:
+def _field_of(extension: str, members: Sequence[tuple[Path, Member]]) -> Field | None:
     """The field for members with this extension in a foreign shard; None if its kind is unknown.
+
+    Args:
+        extension: Of all of them.
+        members: Some, each with its tar.
 
     Raises:
         SourceError: they hold boxes instead of captions.
     """
-    path, member = some[0]
+    path, first = members[0]
     guesses = (
-        kind.guess(extension, lambda: read_at(path, member.offset, member.size))
+        kind.guess(extension, lambda: read_at(path, first.offset, first.size))
         for kind in KINDS.values()
     )
     guess = next((field for field in guesses if field is not None), None)
     if guess is not None and guess.kind == CaptionKind.name:
         texts = [
-            read_at(path, one.offset, one.size).decode("utf-8", "replace")
-            for path, one in some
+            read_at(tar, member.offset, member.size).decode("utf-8", "replace")
+            for tar, member in members
         ]
         if are_boxes(texts):
             raise no_captions(str(path), next(filter(str.strip, texts)), _UNPACK)

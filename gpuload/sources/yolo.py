@@ -67,42 +67,12 @@ class YoloSource(FilesSource):
 
         A folder around everything is not the beginning, unless names of classes or lists of images lie beside it.
         """
-        names = files.names()
-        lists = [name for name in _texts(names) if words_of_splits(name)]
-        describes = lists or any(
-            name.endswith((*YAML, ".data")) or name in _NAME_FILES for name in names
-        )
-        places = (
-            []
-            if lone_folder(files) and not describes
-            else files.folders()[:_LOOKED_INTO]
-        )
-        for place in ("", *places):
-            names = files.names(place)
-            stems = {
-                name.rpartition(".")[0]
-                for name in names
-                if extension_of(name) in image_extensions()
-            }
-            texts = [
-                posixpath.join(place, name)
-                for name in _texts(names)
-                if name[:-4] in stems
-            ]
-            if {"images", "labels"} <= set(files.folders(place)):
-                labels = posixpath.join(place, "labels")
-                folders = [
-                    labels,
-                    *(f"{labels}/{name}" for name in files.folders(labels)),
-                ]
-                texts += [
-                    f"{folder}/{name}"
-                    for folder in folders
-                    for name in _texts(files.names(folder))
-                ]
-            if resemble_boxes(
-                list(readable_texts(files, sorted(texts)[:_LOOKED_INTO]))
-            ):
+        folders = files.folders()[:_LOOKED_INTO]
+        if lone_folder(files) and not _describes(files.names()):
+            folders = []
+        for place in ("", *folders):
+            names = sorted(_texts_beside(files, place))[:_LOOKED_INTO]
+            if resemble_boxes(list(readable_texts(files, names))):
                 where = place or "it"
                 return Sight(CONTENT, f"{where} holds YOLO's boxes for its images")
         return None
@@ -221,6 +191,31 @@ class YoloSource(FilesSource):
                 f"{self.title}/{file.name}: {what}. Write one name in each line, that of class 0 first"
             )
         return lines
+
+
+def _describes(names: Sequence[str]) -> bool:
+    """Whether files of these names list classes or images."""
+    if any(words_of_splits(name) for name in _texts(names)):
+        return True
+    return any(name.endswith((*YAML, ".data")) or name in _NAME_FILES for name in names)
+
+
+def _texts_beside(files: Files, place: str) -> Iterator[str]:
+    """The texts in a folder that may be those of its images: of the same name, or in `labels` beside `images`."""
+    names = files.names(place)
+    stems = {
+        name.rpartition(".")[0]
+        for name in names
+        if extension_of(name) in image_extensions()
+    }
+    for name in _texts(names):
+        if name[:-4] in stems:
+            yield posixpath.join(place, name)
+    if {"images", "labels"} <= set(files.folders(place)):
+        labels = posixpath.join(place, "labels")
+        for folder in (labels, *(f"{labels}/{name}" for name in files.folders(labels))):
+            for name in _texts(files.names(folder)):
+                yield f"{folder}/{name}"
 
 
 def _class_names(described: dict[str, Any], title: str) -> tuple[str, ...]:
