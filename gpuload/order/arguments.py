@@ -32,12 +32,13 @@ def digest(content: bytes) -> str:
 class Shuffle:
     """How the samples of a pass are mixed: `DaliIterator(shuffle=Shuffle(window=16))`.
 
-    window: shards whose samples are mixed with one another at a time. More shards mix better and take more memory.
-    lanes: for several nodes that read a set at a URL. The shards are divided among this many lanes, each mixed in
-        windows of its own, and each batch of all ranks takes equally many samples of every lane. Where the number of
-        ranks divides `lanes`, which divides the samples of a step over all ranks, each rank reads its own lanes alone;
-        a rank's samples of a short last batch may then be up to lanes / world_size more than another's. The order does
-        not depend on the ranks. Not for mixtures and not with `sampling`.
+    Args:
+        window: Shards whose samples are mixed with one another at a time. More shards mix better and take more memory.
+        lanes: For several nodes that read a set at a URL. The shards are divided among this many lanes, each mixed in
+            windows of its own, and each batch of all ranks takes equally many samples of every lane. Where the number
+            of ranks divides `lanes`, which divides the samples of a step over all ranks, each rank reads its own lanes
+            alone; a rank's samples of a short last batch may then be up to lanes / world_size more than another's. The
+            order does not depend on the ranks. Not for mixtures and not with `sampling`.
 
     Raises:
         ArgumentError: a value that is not a whole number of at least 1.
@@ -66,10 +67,11 @@ class Balance(_Drawn):
     """Draws each class equally often: `DaliIterator(sampling=Balance("label"))`. A pass has as many samples of each
     class, or one more.
 
-    field: the name of a field of classes.
-    replacement: whether a sample may come several times in a pass, as with torch's `WeightedRandomSampler`. False needs
-        num_samples.
-    num_samples: samples in a pass over all ranks; by default as many as the data has.
+    Args:
+        field: The name of a field of classes.
+        replacement: Whether a sample may come several times in a pass, as with torch's `WeightedRandomSampler`. False
+            needs num_samples.
+        num_samples: Samples in a pass over all ranks; by default as many as the data has.
 
     A sample that comes again in a pass has other crops. Order and counts do not depend on ranks and batch size, and
     mid-epoch resume is exact. A pass costs O(samples) once, and 4 bytes of memory for each sample.
@@ -100,9 +102,13 @@ class Weights(_Drawn):
     """Draws samples in proportion to weights: `DaliIterator(sampling=Weights("weight"))`. A sample of which 2.3 are
     expected in a pass comes 2 or 3 times.
 
-    weights: the name of a field of numbers, or an array (len(data),), for a mixture of all its samples, one data set
-        after another.
-    replacement, num_samples: as for `Balance`. A pass takes 16 bytes of memory for each sample.
+    Args:
+        weights: The name of a field of numbers, or an array (len(data),), for a mixture of all its samples, one data
+            set after another.
+        replacement: As for `Balance`.
+        num_samples: As for `Balance`.
+
+    A pass takes 16 bytes of memory for each sample.
 
     Raises:
         ArgumentError: a value out of its range; replacement=False without num_samples.
@@ -117,14 +123,17 @@ class Weights(_Drawn):
     replacement: Annotated[bool, checks.FLAG] = True
     num_samples: Annotated[int | None, _DRAWS] = None
 
-    __eq__, __hash__ = object.__eq__, object.__hash__  # arrays have no truth value
+    # Arrays have no truth value.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
 
 @settings
 class Repeated:
     """Shows each sample several times in a row, with other crops, on other ranks: `DaliIterator(sampling=Repeated(3))`.
 
-    times: how often, on as many ranks where there are as many, as DeiT's and torchvision's `RASampler` does.
+    Args:
+        times: How often, on as many ranks where there are as many, as DeiT's and torchvision's `RASampler` does.
 
     An epoch still has as many samples as the data, so that it holds a part of them, and the next epochs the others:
     with 3, each comes thrice in three epochs. Order and crops do not depend on ranks and batch size, and mid-epoch
@@ -143,7 +152,8 @@ AnySampling = Balance | Weights | Repeated
 
 
 MOST_BUCKETS = 256  # the number of a sample's bucket takes one byte
-STEP, MAX_ASPECT = 64, 2.0
+STEP = 64
+MAX_ASPECT = 2.0
 
 _SIZES = checks.several(
     checks.several(checks.SIDE, "", count=2),
@@ -158,10 +168,10 @@ _ASPECT = checks.optional(
 
 
 def _as_pixels(value: Any) -> npt.NDArray[Any]:
-    found = checks.as_numbers(value)
-    if found.dtype == bool or found.min(initial=1) < 1:
+    pixels = checks.as_numbers(value)
+    if pixels.dtype == bool or pixels.min(initial=1) < 1:
         raise TypeError
-    return found
+    return pixels
 
 
 _PIXELS = checks.Rule("pixels, whole numbers (n,) from 1", _as_pixels)
@@ -171,10 +181,14 @@ _PIXELS = checks.Rule("pixels, whole numbers (n,) from 1", _as_pixels)
 class Buckets:
     """Output sizes of which each sample gets the nearest, for `Augment(size=Buckets(…), crop="cover")`.
 
-    sizes: (height, width) of each bucket in pixels, which numbers them; 256 at most. Or they are made of the others:
-    area: the largest number of pixels, such as 1024 * 1024. A bucket for each shorter side that is a multiple of
-        `step`, with the longest other side that is one, too; the buckets are numbered from the narrowest to the widest.
-    step: divides all sides; 64 by default. max_aspect: of the longer side to the shorter one, at most; 2 by default.
+    Args:
+        sizes: (height, width) of each bucket in pixels, which numbers them; 256 at most. Without them, buckets are made
+            of the other arguments.
+        area: The largest number of pixels, such as 1024 * 1024. It makes a bucket for each shorter side that is a
+            multiple of `step`, with the longest other side that is one, too; the buckets are numbered from the
+            narrowest to the widest.
+        step: Divides all sides; 64 by default.
+        max_aspect: Of the longer side to the shorter one, at most; 2 by default.
 
     Raises:
         ArgumentError: neither sizes nor area, or both; a size that is there twice; more than 256; no size fits.
@@ -201,20 +215,15 @@ class Buckets:
         object.__setattr__(self, "sizes", sizes)
 
     def _make_sizes(self, area: int) -> tuple[HeightWidth, ...]:
-        step, most = self.step or STEP, self.max_aspect or MAX_ASPECT
-        sides = [
-            (short, area // short // step * step)
-            for short in range(step, math.isqrt(area) + 1, step)
-        ]
-        fitting = [
-            (short, long)
-            for short, long in sides
-            if short <= long <= min(short * most, 65_535)
-        ]
-        found = {
-            size for short, long in fitting for size in ((short, long), (long, short))
-        }
-        return tuple(sorted(found, key=lambda size: (size[1] / size[0], size)))
+        step = self.step or STEP
+        max_aspect = self.max_aspect or MAX_ASPECT
+        sizes: set[HeightWidth] = set()
+        for short in range(step, math.isqrt(area) + 1, step):
+            long = area // short // step * step
+            if short <= long <= min(short * max_aspect, 65_535):
+                sizes.add((short, long))
+                sizes.add((long, short))
+        return tuple(sorted(sizes, key=lambda size: (size[1] / size[0], size)))
 
     def __len__(self) -> int:
         return len(self.all_sizes)
@@ -240,26 +249,35 @@ class Buckets:
         Raises:
             ArgumentError: widths and heights are not as many.
         """
-        wide, high = np.asarray(widths, np.float64), np.asarray(heights, np.float64)
-        if wide.shape != high.shape:
+        image_widths = np.asarray(widths, np.float64)
+        image_heights = np.asarray(heights, np.float64)
+        if image_widths.shape != image_heights.shape:
             raise ArgumentError(
-                f"Buckets.numbers(widths, heights): {len(wide):,} and {len(high):,}, expected as many"
+                f"Buckets.numbers(widths, heights): {len(image_widths):,} and {len(image_heights):,}, expected as many"
             )
-        sizes = self.all_sizes
-        aspects = sorted({width / height for height, width in sizes})
-        shape = np.searchsorted(_middles(aspects), wide / high, side="left")
-        found = np.empty(wide.shape, np.uint8)
+        areas = image_widths * image_heights
+        aspects = sorted({width / height for height, width in self.all_sizes})
+        image_aspects = image_widths / image_heights
+        nearest = np.searchsorted(_middles(aspects), image_aspects, side="left")
+        numbers = np.empty(areas.shape, np.uint8)
         for place, aspect in enumerate(aspects):
-            same = sorted(
-                (h * w, bucket)
-                for bucket, (h, w) in enumerate(sizes)
-                if w / h == aspect
-            )
-            areas, buckets = zip(*same, strict=True)
-            rows = shape == place
-            nearest = np.searchsorted(_middles(areas), (wide * high)[rows], side="left")
-            found[rows] = np.array(buckets, np.uint8)[nearest]
-        return found
+            rows = nearest == place
+            numbers[rows] = self._nearest_in_area(aspect, areas[rows])
+        return numbers
+
+    def _nearest_in_area(self, aspect: float, areas: F64) -> U8:
+        """uint8 (N,): of the buckets of a shape, those whose areas are nearest in ratio."""
+        same_shape = sorted(
+            (height * width, bucket)
+            for bucket, (height, width) in enumerate(self.all_sizes)
+            if width / height == aspect
+        )
+        bucket_areas = [area for area, _ in same_shape]
+        buckets = np.array([bucket for _, bucket in same_shape], np.uint8)
+        numbers: U8 = buckets[
+            np.searchsorted(_middles(bucket_areas), areas, side="left")
+        ]
+        return numbers
 
 
 def _middles(values: Sequence[float]) -> F64:
@@ -313,7 +331,8 @@ class Mixture:
     position), or with stratified batches on the position alone. An epoch is as long as all of them together, and
     continues where the last one stopped.
 
-    schedule: how the shares change, where `shares` are those of the beginning; None where they do not.
+    Attributes:
+        schedule: How the shares change, where `shares` are those of the beginning; None where they do not.
     """
 
     datasets: tuple[Dataset, ...]
@@ -333,10 +352,8 @@ class Mixture:
     @property
     def num_classes(self) -> int | None:
         """As `Dataset.num_classes`: the largest of the data sets'."""
-        return max(
-            (count for one in self.datasets if (count := one.num_classes) is not None),
-            default=None,
-        )
+        counts = [dataset.num_classes for dataset in self.datasets]
+        return max((count for count in counts if count is not None), default=None)
 
     @property
     def fingerprint(self) -> str:
@@ -345,9 +362,8 @@ class Mixture:
             [dataset.fingerprint for dataset in self.datasets],
             self.shares,
         ]
-        if (
-            self.batches != "shuffled"
-        ):  # sets that were mixed before there was a choice keep their fingerprints
+        # Sets that were mixed before there was a choice keep their fingerprints.
+        if self.batches != "shuffled":
             content.append(self.batches)
         if self.schedule is not None:
             content.append(list(astuple(self.schedule)))
@@ -430,16 +446,18 @@ def mix(
     Weights that change are dicts: `mix([("shards/a", {0: 0.9, 30: 0.5}), ("shards/b", 0.1)])`. A weight of 0 means that
     no sample of the data set comes until the next point.
 
-    parts: data sets, as packed folders, URLs or `Dataset`s, each with its weight; the weights are divided by their sum.
-    batches: "shuffled", each position of a batch draws its data set at random; of any 4,096 samples that start at a
-        multiple of 4,096, each data set gives exactly its share, rounded to whole samples. "stratified", each batch
-        holds the shares: exactly where those of all data sets are whole numbers of a batch of all ranks together, else
-        rounded up or down (of n data sets, off by less than n - 1). The same holds for a rank's part of it.
-    by: what the points of weights that change count, from the beginning of the run: "epoch"; "step", a batch of all
-        ranks; "sample", of all ranks. With steps, and with epochs where `steps_per_epoch` is given, a run resumes only
-        with as many samples in a unit.
-    between: "constant", weights hold until the next point; "linear", they change towards those of the next point, in
-        steps of 4,096 samples.
+    Args:
+        parts: Data sets, as packed folders, URLs or `Dataset`s, each with its weight; the weights are divided by their
+            sum.
+        batches: "shuffled", each position of a batch draws its data set at random; of any 4,096 samples that start at a
+            multiple of 4,096, each data set gives exactly its share, rounded to whole samples. "stratified", each batch
+            holds the shares: exactly where those of all data sets are whole numbers of a batch of all ranks together,
+            else rounded up or down (of n data sets, off by less than n - 1). The same holds for a rank's part of it.
+        by: What the points of weights that change count, from the beginning of the run: "epoch"; "step", a batch of all
+            ranks; "sample", of all ranks. With steps, and with epochs where `steps_per_epoch` is given, a run resumes
+            only with as many samples in a unit.
+        between: "constant", weights hold until the next point; "linear", they change towards those of the next point,
+            in steps of 4,096 samples.
 
     Raises:
         ArgumentError: no data sets, a weight that is not above 0, weights that are all 0 at a point, or data sets whose
@@ -483,7 +501,11 @@ def _make_schedule(
 
 
 def _weight_at(own: Mapping[int, float], point: int, between: Between) -> float:
-    """The weight of one data set at a point of another's. own: in the sequence of its points."""
+    """The weight of one data set at a point of another's.
+
+    Args:
+        own: In the sequence of its points.
+    """
     starts = list(own)
     place = bisect_right(starts, point) - 1
     begin = starts[place]

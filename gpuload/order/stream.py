@@ -24,7 +24,9 @@ from gpuload.types import I64, U8, Bools, HeightWidth
 class Position(NamedTuple):
     """How far all ranks together are.
 
-    begin: position in the stream where this epoch began. samples: how many were handed out since.
+    Attributes:
+        begin: Position in the stream where this epoch began.
+        samples: How many were handed out since.
     """
 
     epoch: int
@@ -35,8 +37,12 @@ class Position(NamedTuple):
 class PassSlice(NamedTuple):
     """Consecutive samples of one pass over one data set, in a batch.
 
-    source: number of the data set. seed, epoch: what decides their order and crops; epoch counts passes.
-    order[start:stop]: the samples. rows: int64, their rows in the batch.
+    Attributes:
+        source: Number of the data set.
+        seed: With the epoch, what decides their order and crops.
+        epoch: Counts passes.
+        order: `order[start:stop]` are the samples.
+        rows: int64, their rows in the batch.
     """
 
     source: int
@@ -51,8 +57,10 @@ class PassSlice(NamedTuple):
 class Stream:
     """The samples at positions start..stop-1, for any start and stop.
 
-    samplings: of each data set; None: each sample comes once in a pass. lanes: of one data set, see
-    `gpuload.order.epoch`. unit_samples: samples in a unit of a mixture's schedule.
+    Args:
+        samplings: Of each data set; None: each sample comes once in a pass.
+        lanes: Of one data set, see `gpuload.order.epoch`.
+        unit_samples: Samples in a unit of a mixture's schedule.
     """
 
     def __init__(
@@ -66,29 +74,38 @@ class Stream:
         lanes: int = 1,
         unit_samples: int = 1,
     ) -> None:
-        self._datasets = datasets = (
-            data.datasets if isinstance(data, Mixture) else (data,)
-        )
-        self._samplings, self._seed = samplings, seed
-        self._window, self._shuffle, self._lanes = window, shuffle, lanes
+        datasets: tuple[Dataset, ...]
         if isinstance(data, Mixture):
+            datasets = data.datasets
             self._turns = make_turns(data, seed, unit_samples)
-        self._lengths = (
-            [sampling.draws for sampling in samplings]
-            if samplings
-            else list(map(len, datasets))
-        )
+        else:
+            datasets = (data,)
+        self._datasets = datasets
+        self._samplings = samplings
+        self._seed = seed
+        self._window = window
+        self._shuffle = shuffle
+        self._lanes = lanes
+        self._lengths = list(map(len, datasets))
+        if samplings is not None:
+            self._lengths = [sampling.draws for sampling in samplings]
         # A batch may extend from one pass into the next.
         self.order = lru_cache(maxsize=2 * len(datasets))(self._make_order)
 
     def slices(self, start: int, stop: int, share: Share = ALL) -> list[PassSlice]:
-        """The samples at these positions; at least one slice, which may be empty. share: only those of its lanes."""
+        """The samples at these positions; at least one slice, which may be empty.
+
+        Args:
+            share: Only those of its lanes.
+        """
         if len(self._datasets) == 1 or start == stop:
             return self._passes(0, start, stop, np.arange(stop - start), share)
-        sources, drawn = self._turns.sources(start, stop), self._turns.drawn(start)
+        sources = self._turns.sources(start, stop)
+        drawn = self._turns.drawn(start)
         slices = []
         for source in np.unique(sources).tolist():
-            rows, begin = np.flatnonzero(sources == source), int(drawn[source])
+            rows = np.flatnonzero(sources == source)
+            begin = int(drawn[source])
             slices += self._passes(source, begin, begin + len(rows), rows)
         return slices
 
@@ -97,28 +114,23 @@ class Stream:
     ) -> list[PassSlice]:
         """Samples start..stop-1 of one data set, divided where a pass ends; at least one slice."""
         slices: list[PassSlice] = []
-        samples, row, before = self._lengths[source], 0, share.before
+        pass_samples = self._lengths[source]
+        row = 0
         while start < stop or not slices:
-            epoch, first = divmod(start, samples)
-            last = min(first + stop - start, samples)
+            epoch, position = divmod(start, pass_samples)
+            pass_start = start - position
+            slice_stop = min(stop, pass_start + pass_samples)
+            own_before_pass = share.before(pass_start)
+            begin = share.before(start) - own_before_pass
+            end = share.before(slice_stop) - own_before_pass
             seed, order = self.order(source, epoch)
-            begin, end = (
-                before(epoch * samples + at) - before(epoch * samples)
-                for at in (first, last)
-            )
             served = order if share == ALL else order.serving(share)
+            slice_rows = rows[row : row + end - begin]
             slices.append(
-                PassSlice(
-                    source,
-                    seed,
-                    epoch,
-                    served,
-                    begin,
-                    end,
-                    rows[row : row + end - begin],
-                )
+                PassSlice(source, seed, epoch, served, begin, end, slice_rows)
             )
-            start, row = start + last - first, row + end - begin
+            start = slice_stop
+            row += end - begin
         return slices
 
     def _make_order(self, source: int, epoch: int) -> tuple[int, EpochOrder]:
@@ -144,7 +156,8 @@ class Stream:
 class Part(NamedTuple):
     """A rank's part of a global batch: positions first..last-1 of the stream, those in the lanes of its share.
 
-    stop: where the global batch ends.
+    Attributes:
+        stop: Where the global batch ends.
     """
 
     first: int
@@ -161,13 +174,18 @@ class Part(NamedTuple):
 class Epochs:
     """Where epochs begin in the stream, and this rank's parts of them.
 
-    samples: from the beginning of one epoch to that of the next, over all ranks. batch_size: of a global batch.
-    share: the rank's lanes; of all lanes, ranks divide each global batch evenly into consecutive parts, of which the
-    first ones take the remainder. drop_last: as of `DaliIterator`. "exact": no sample is repeated, so that a rank's
-    last part may be empty. "even": the parts of a batch are equally long; those of the last one extend into the next
-    epoch where its samples cannot be divided. ends: where the global batches of an epoch end, from its beginning; None:
-    after batch_size samples each, and at its end. is_virtual: an epoch is a number of batches and not a pass, so that
-    samples too few for a whole batch come in the next epoch.
+    Attributes:
+        samples: From the beginning of one epoch to that of the next, over all ranks.
+        batch_size: Of a global batch.
+        drop_last: As of `DaliIterator`. "exact": no sample is repeated, so that a rank's last part may be empty.
+            "even": the parts of a batch are equally long; those of the last one extend into the next epoch where its
+            samples cannot be divided.
+        share: The rank's lanes; of all lanes, ranks divide each global batch evenly into consecutive parts, of which
+            the first ones take the remainder.
+        ends: Where the global batches of an epoch end, from its beginning; None: after batch_size samples each, and at
+            its end.
+        is_virtual: An epoch is a number of batches and not a pass, so that samples too few for a whole batch come in
+            the next epoch.
 
     Every rank gets a sample of every global batch. Where a few would be left for the last one, the global batch before
     it gives some up; where that is not possible, a rank repeats one sample (`padding`).
@@ -227,21 +245,21 @@ class Epochs:
     def part(self, start: int, stop: int) -> Part:
         """This rank's part of global batch [start, stop). By lanes, those of a short last one may differ by as many
         samples as a rank has lanes."""
-        own = self._own_part(start, stop)
-        if own.samples or self.drop_last == "exact":
-            return own
+        part = self._own_part(start, stop)
+        if part.samples or self.drop_last == "exact":
+            return part
         if self.share == ALL:
             return Part(stop - 1, stop, stop)
-        at = self.share.last_before(start)
-        return Part(at, at + 1, stop, self.share)
+        repeated = self.share.last_before(start)
+        return Part(repeated, repeated + 1, stop, self.share)
 
     def padding(self, start: int, stop: int) -> int:
         """How many samples at the end of this rank's part of global batch [start, stop) another rank has, too, or the
         next epoch: they are handed out only so that this rank keeps step."""
-        own = self._own_part(start, stop)
+        part = self._own_part(start, stop)
         if self.drop_last == "even":
-            return min(max(own.last - stop, 0), own.samples)
-        return 0 if self.drop_last == "exact" or own.samples else 1
+            return min(max(part.last - stop, 0), part.samples)
+        return 0 if self.drop_last == "exact" or part.samples else 1
 
     def is_last(self, position: Position) -> bool:
         """Whether no batch of its epoch follows."""
@@ -250,11 +268,13 @@ class Epochs:
     def _own_part(self, start: int, stop: int) -> Part:
         if self.share != ALL:
             return Part(start, stop, stop, self.share)
-        each, rest = divmod(stop - start, self.world_size)
-        if self.drop_last == "even":
-            each, rest = each + (rest > 0), 0
-        first = start + self.rank * each + min(self.rank, rest)
-        return Part(first, first + each + (self.rank < rest), stop)
+        samples_per_rank, rest = divmod(stop - start, self.world_size)
+        if self.drop_last == "even" and rest:
+            samples_per_rank += 1
+            rest = 0
+        first = start + self.rank * samples_per_rank + min(self.rank, rest)
+        samples = samples_per_rank + (1 if self.rank < rest else 0)
+        return Part(first, first + samples, stop)
 
     def _parts(self, position: Position) -> Iterator[Part]:
         return (
@@ -265,20 +285,14 @@ class Epochs:
     def _bounds(self, position: Position) -> Iterator[tuple[int, int]]:
         """Where the global batches of the rest of an epoch begin and end, from its beginning."""
         if self.ends is not None:
-            yield from pairwise(
-                [
-                    position.samples,
-                    *self.ends[bisect_right(self.ends, position.samples) :],
-                ]
-            )
+            ends = self.ends[bisect_right(self.ends, position.samples) :]
+            yield from pairwise([position.samples, *ends])
             return
-        least = (
-            self.world_size if self.share == ALL else self.share.lanes
-        )  # so many give each rank a sample
+        # So many give each rank a sample.
+        least = self.world_size if self.share == ALL else self.share.lanes
+        smallest_batch = self.batch_size if self.drop_last is True else 1
         start = position.samples
-        while self.samples - start >= (
-            self.batch_size if self.drop_last is True else 1
-        ):
+        while self.samples - start >= smallest_batch:
             stop = min(start + self.batch_size, self.samples)
             missing = least - (self.samples - stop)
             if (

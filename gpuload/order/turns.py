@@ -53,7 +53,8 @@ class ShuffledBlocks:
 
     def __init__(self, shares: tuple[float, ...], seed: int) -> None:
         exact = np.array(shares) * BLOCK
-        self._counts, self._seed = np.floor(exact).astype(np.int64), seed
+        self._counts = np.floor(exact).astype(np.int64)
+        self._seed = seed
         largest_rests = np.argsort(self._counts - exact, kind="stable")
         self._counts[largest_rests[: BLOCK - self._counts.sum()]] += 1
         if not self._counts.all():
@@ -65,30 +66,27 @@ class ShuffledBlocks:
 
     def sources(self, start: int, stop: int) -> I64:
         """As of `Turns`."""
-        return np.concatenate(
-            [
-                self._block(block)[max(start - block * BLOCK, 0) : stop - block * BLOCK]
-                for block in range(start // BLOCK, -(-stop // BLOCK))
-            ]
-        )
+        parts = []
+        for block in range(start // BLOCK, -(-stop // BLOCK)):
+            block_start = block * BLOCK
+            inside = slice(max(start - block_start, 0), stop - block_start)
+            parts.append(self._block(block)[inside])
+        return np.concatenate(parts)
 
     def drawn(self, start: int) -> I64:
         """As of `Turns`, without going there."""
         block, rest = divmod(start, BLOCK)
-        here = (
-            np.bincount(self._block(block)[:rest], minlength=len(self._counts))
-            if rest
-            else 0
-        )
-        drawn: I64 = block * self._counts + here
+        drawn: I64 = block * self._counts
+        if rest:
+            in_block = self._block(block)[:rest]
+            drawn += np.bincount(in_block, minlength=len(self._counts))
         return drawn
 
     def _make_block(self, block: int) -> I64:
         """int64 (BLOCK,): the data set that each position of a block draws from."""
         sources = np.repeat(np.arange(len(self._counts)), self._counts)
-        mixed: I64 = sources[
-            permutation(make_key(self._seed, MIXTURE, -1, block), BLOCK)
-        ]
+        key = make_key(self._seed, MIXTURE, -1, block)
+        mixed: I64 = sources[permutation(key, BLOCK)]
         return mixed
 
 
@@ -108,13 +106,13 @@ class Stratified:
 
     def __init__(self, shares: tuple[float, ...]) -> None:
         parts = [Fraction(share).limit_denominator(_MOST_PARTS) for share in shares]
-        whole = lcm(*(part.denominator for part in parts))
-        if not all(parts) or whole > 1 << 31:
+        denominator = lcm(*(part.denominator for part in parts))
+        if not all(parts) or denominator > 1 << 31:
             raise ArgumentError(
                 f"mix(batches='stratified'): shares {shares}, expected each at least 1/{_MOST_PARTS}, with a common "
                 "denominator of at most 2^31. Use weights that are whole numbers, and raise the smallest"
             )
-        weights = [int(part * whole) for part in parts]
+        weights = [int(part * denominator) for part in parts]
         # Of each data set but the last: its weight, and that of it and those after it.
         self._turns = [
             (weight, sum(weights[source:]))
@@ -124,23 +122,27 @@ class Stratified:
     def sources(self, start: int, stop: int) -> I64:
         """As of `Turns`."""
         sources = np.full(stop - start, len(self._turns))
-        rows, first = np.arange(stop - start), start
+        # The rows that no data set has taken yet, and the first of their positions among those left.
+        rows = np.arange(stop - start)
+        first = start
         for source, (weight, rest) in enumerate(self._turns):
-            passed = _turns_before(
-                np.arange(first, first + len(rows) + 1), weight, rest
-            )
+            positions = np.arange(first, first + len(rows) + 1)
+            passed = _turns_before(positions, weight, rest)
             is_turn = np.diff(passed) > 0
             sources[rows[is_turn]] = source
-            rows, first = rows[~is_turn], first - int(passed[0])
+            rows = rows[~is_turn]
+            first -= int(passed[0])
         return sources
 
     def drawn(self, start: int) -> I64:
         """As of `Turns`."""
-        drawn, left = [], start
+        drawn = []
+        remaining = start
         for weight, rest in self._turns:
-            drawn.append(int(_turns_before(np.array([left]), weight, rest)[0]))
-            left -= drawn[-1]
-        return np.array([*drawn, left])
+            turns = int(_turns_before(np.array([remaining]), weight, rest)[0])
+            drawn.append(turns)
+            remaining -= turns
+        return np.array([*drawn, remaining])
 
 
 def _turns_before(positions: I64, weight: int, total: int) -> I64:
@@ -153,7 +155,10 @@ def _turns_before(positions: I64, weight: int, total: int) -> I64:
 class _Stretch(NamedTuple):
     """Positions start..stop-1, of constant shares.
 
-    stop: None where there is no end. active: int64, the numbers of the data sets whose share is not 0. turns: of these.
+    Attributes:
+        stop: None where there is no end.
+        active: int64, the numbers of the data sets whose share is not 0.
+        turns: Of these.
     """
 
     start: int
