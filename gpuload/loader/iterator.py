@@ -436,10 +436,10 @@ class DaliIterator:
             ):  # after a finished epoch, the next one is shown
                 missing = n
                 augments = self._built.schedule.at(position.epoch)
-                for handed_out in pipeline.epoch(
+                for fields, _ in pipeline.epoch(
                     position, self._epochs, augments, lambda: True
                 ):
-                    cells += drawing.cells(handed_out.fields, missing)
+                    cells += drawing.cells(fields, missing)
                     missing = n - len(cells) // drawing.cells_of_sample
                     if missing <= 0:
                         break
@@ -602,12 +602,12 @@ class DaliIterator:
             progress.is_loaded = False
             augments = self._built.schedule.at(position.epoch)
             with followed(self):
-                for handed_out in self._pipeline.epoch(
+                for batch in self._pipeline.epoch(
                     position, self._epochs, augments, lambda: not over.is_set
                 ):
-                    batch = [(handed_out.fields, handed_out.position)]
-                    del handed_out
-                    yield batch.pop()  # not from a variable: a suspended generator would keep the batch alive
+                    handover = [batch]
+                    del batch
+                    yield handover.pop()  # not from a variable: a suspended generator would keep the batch alive
                     self._check_usable()
                     check_current(not over.is_set)
         except GeneratorExit:  # the loop was left

@@ -166,11 +166,8 @@ class CorruptSamples:
         )
 
 
-class TrainingBatch(NamedTuple):
-    """A batch for the training loop, and the position after it."""
-
-    fields: Any
-    position: Position
+# A batch for the training loop, and the position after it.
+PlacedFields = tuple[Any, Position]
 
 
 def check_current(is_current: bool) -> None:
@@ -241,7 +238,7 @@ class Pipeline:
         epochs: Epochs,
         augments: Sequence[Augment],
         is_current: Callable[[], bool],
-    ) -> Iterator[TrainingBatch]:
+    ) -> Iterator[PlacedFields]:
         """Yields the batches of an epoch, or of the rest of one.
 
         Args:
@@ -303,7 +300,7 @@ class Pipeline:
         start: Position,
         asked: float,
         is_current: Callable[[], bool],
-    ) -> TrainingBatch:
+    ) -> PlacedFields:
         ready = time.perf_counter()
         check_current(is_current())
         self.reader.check()
@@ -318,7 +315,7 @@ class Pipeline:
         self.meter.hand_over(
             batch, decoded, asked, ready, (position.epoch, position.samples)
         )
-        return TrainingBatch(fields, position)
+        return fields, position
 
 
 @contextmanager
