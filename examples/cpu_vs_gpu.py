@@ -63,9 +63,8 @@ def open_gpuload(
 @contextmanager
 def open_pillow(args: argparse.Namespace) -> Iterator[Iterable[torch.Tensor]]:
     """Pillow in this thread only, with torchvision's center crop."""
-    torch.set_num_threads(
-        1
-    )  # idle OpenMP threads spin, and would count as a second core
+    # Idle OpenMP threads spin, and would count as a second core.
+    torch.set_num_threads(1)
     images = pillow_loader.PackedImages(
         args.folder, partial(pillow_loader.center_crop, size=args.size)
     )

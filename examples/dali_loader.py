@@ -117,6 +117,5 @@ def _graph(
         std=[255 * value for value in STD],
         mirror=fn.random.coin_flip(),
     )
-    return normalised, fn.pad(
-        labels, fill_value=ord(" ")
-    )  # padded to one length, so that they make one tensor
+    # Padded to one length, so that they make one tensor.
+    return normalised, fn.pad(labels, fill_value=ord(" "))

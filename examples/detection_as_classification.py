@@ -153,9 +153,8 @@ def run(args: argparse.Namespace, folder: Path) -> None:
             for number, (images, labels) in enumerate(trainer.train, done + 1):
                 total += trainer.step(images, labels)
                 seen += len(labels)
-                if (
-                    number % 10 == 0 or number == batches
-                ):  # reading a value waits for the GPU
+                # Reading a value waits for the GPU.
+                if number % 10 == 0 or number == batches:
                     loss, accuracy = (total / seen).tolist()
                     bar.set_postfix_str(f"loss {loss:.3f}, accuracy {accuracy:.1%}")
                 bar.update()

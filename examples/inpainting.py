@@ -160,9 +160,8 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     shards = args.shards or folder.with_name(folder.name + "-packed")
     pack(folder, shards)
     samples = len(gpuload.Dataset(shards / "train"))
-    with open_loader(
-        shards, 1, 1, args.decoder
-    ) as loader:  # imports, which happen once per process, are not timed
+    # imports, which happen once per process, are not timed.
+    with open_loader(shards, 1, 1, args.decoder) as loader:
         print(next(iter(loader))[2], loader)
     rows = [
         compare(folder, shards, size, args.decoder)

@@ -115,9 +115,10 @@ def _digits(count: int, side: int, some_empty: bool) -> Iterator[Picture]:
         left, top = (
             int(place) for place in rng.integers(0, side - extent, 2, endpoint=True)
         )
+        # Values are 0..16.
         shape = Image.fromarray(
             (handwritten.images[which] * (255 / 16)).astype(np.uint8)
-        )  # values are 0..16
+        )
         empty = some_empty and number % EMPTY_EVERY == 0
         if not empty:
             mask = shape.resize((extent, extent), Image.Resampling.BICUBIC)

@@ -64,9 +64,8 @@ class Fade:
         import cupy
 
         if self._kernel is None:
-            self._kernel = cupy.RawKernel(
-                SOURCE, "fade"
-            )  # compiled on the first call, then taken from CuPy's cache
+            # Compiled on the first call, then taken from CuPy's cache.
+            self._kernel = cupy.RawKernel(SOURCE, "fade")
         count, channels, height, width = images.shape
         blocks = (images.size + THREADS - 1) // THREADS
         sizes = (np.int32(count * channels), np.int32(height), np.int32(width))
@@ -79,9 +78,8 @@ def fade_on_cpu(images: np.ndarray, strength: np.ndarray) -> None:
         ((np.arange(side) + 0.5) / side - 0.5) ** 2 for side in images.shape[-2:]
     )
     distance = (2 * (down[:, None] + across)).astype(np.float32)
-    for image, most in zip(
-        images, strength, strict=True
-    ):  # one at a time, so that they stay in the CPU's caches
+    # One at a time, so that they stay in the CPU's caches.
+    for image, most in zip(images, strength, strict=True):
         image *= 1 - most * distance
 
 

@@ -30,10 +30,11 @@ from torch import nn
 
 import gpuload
 
+# And their colours in the plot.
 LOADERS = {
     "gpuload": "#12a594",
     "DataLoader": "#5f6670",
-}  # and their colours in the plot
+}
 SHAPES = (
     "circle",
     "ring",

@@ -173,17 +173,15 @@ def variance(data: gpuload.Dataset, target: str) -> float:
 def run(args: argparse.Namespace, store: Path) -> None:
     shards = args.shards or store.with_name(f"{store.stem}-packed")
     pack(store, shards, args.encode, args.size)
-    peak = (
-        measure.PeakMemory()
-    )  # so far the interpreter and the libraries, without DALI
+    # So far the interpreter and the libraries, without DALI.
+    peak = measure.PeakMemory()
     data = gpuload.Dataset(shards / "train")
     measure.read_through(shards)
     with open_loader(data, args) as loader:
         print(f"{len(data):,} images; {loader}")
         base = variance(data, args.target)
-        for _ in zip(
-            range(64), loader, strict=False
-        ):  # what happens once per process is not timed
+        # What happens once per process is not timed.
+        for _ in zip(range(64), loader, strict=False):
             pass
         trainer = Trainer(loader.device)
         other = Trainer(loader.device)

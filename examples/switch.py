@@ -293,9 +293,8 @@ def main(argv: list[str] | None = None) -> int:
         folder = args.folder or Path(temporary)
         if not (folder / "val" / "manifest.json").exists():
             make_set(folder, args.images)
-        torch.set_num_threads(
-            1
-        )  # for the net; the other cores are for whichever loader
+        # For the net; the other cores are for whichever loader.
+        torch.set_num_threads(1)
         outcomes = compare(folder, args.seeds, args.epochs, args.batch_size)
     for name, runs in outcomes.items():
         accuracies = [run["accuracy"] for run in runs]

@@ -75,9 +75,8 @@ def train(args: argparse.Namespace, stopped: list[int]) -> None:
                 "loader": loader.state_dict(),
             }
             torch.save(content, f"{args.checkpoint}.tmp")
-            Path(f"{args.checkpoint}.tmp").replace(
-                args.checkpoint
-            )  # at any time there is a whole checkpoint
+            # At any time there is a whole checkpoint.
+            Path(f"{args.checkpoint}.tmp").replace(args.checkpoint)
 
     first = loader.state_dict()["epoch"]
     if first >= args.epochs:

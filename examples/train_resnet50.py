@@ -242,9 +242,8 @@ def measure(
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
     trainer = Trainer(classes, args.device)
-    with open_loader(
-        "synthetic", args, trainer, classes
-    ) as batches:  # lets cuDNN choose algorithms and allocate memory
+    # Lets cuDNN choose algorithms and allocate memory.
+    with open_loader("synthetic", args, trainer, classes) as batches:
         run(batches, trainer, 0, max(1, args.warm_up))
     record: dict[str, Any] = {
         "machine": {

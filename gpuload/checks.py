@@ -312,9 +312,8 @@ def parse_size(text: str) -> int:
 
 # Rules
 
-ANYTHING: Rule[Any] = Rule(
-    "", lambda value: value
-)  # the function checks it with its own message
+# The function checks it with its own message.
+ANYTHING: Rule[Any] = Rule("", lambda value: value)
 
 
 def fitting(

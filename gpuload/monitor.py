@@ -133,9 +133,8 @@ def metrics_of(sums: Sums, epoch: int = 0, position: int = 0) -> Metrics:
     """The sums, with what follows from them."""
     wait_s: float = sums["wait_read_s"] + sums["wait_decode_s"] + sums["hand_over_s"]
     seconds: float = sums["training_s"] + wait_s
-    divisor = (
-        seconds if seconds > 0 else math.inf
-    )  # before the second batch rates are 0
+    # Before the second batch rates are 0.
+    divisor = seconds if seconds > 0 else math.inf
     followed: dict[str, Any] = {
         "seconds": seconds,
         "images_per_s": sums["images"] / divisor,

@@ -19,6 +19,5 @@ F64 = npt.NDArray[np.float64]
 HeightWidth = tuple[int, int]
 WidthHeight = tuple[int, int]
 
-ClassNames = (
-    tuple[str, ...] | None
-)  # by class number; None where the data set does not name its classes
+# By class number; None where the data set does not name its classes.
+ClassNames = tuple[str, ...] | None

@@ -40,9 +40,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(
-    0, str(Path(__file__).resolve().parents[1] / "examples")
-)  # pillow_loader
+# pillow_loader.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
 from benchmark.ceiling import Ceiling, disk_rate
 from benchmark.contenders import BEFORE, CONTENDERS, why_not
@@ -225,9 +224,8 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         help="a packed set such as shards/train, of RGB images or raw pixels; of a folder of several, the first",
     )
-    loaders = [
-        name for name in CONTENDERS if "+" not in name
-    ]  # the others are those of --with
+    # The others are those of --with.
+    loaders = [name for name in CONTENDERS if "+" not in name]
     parser.add_argument(
         "--loaders", nargs="+", choices=loaders, metavar="NAME", help=", ".join(loaders)
     )

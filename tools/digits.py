@@ -42,9 +42,8 @@ def main(argv: list[str] | None = None) -> int:
     ):
         folder = args.out / str(label)
         folder.mkdir(parents=True, exist_ok=True)
-        small = Image.fromarray(
-            (pixels * (255 / 16)).astype(np.uint8)
-        )  # values are 0..16
+        # Values are 0..16.
+        small = Image.fromarray((pixels * (255 / 16)).astype(np.uint8))
         small.resize((SIDE_PX, SIDE_PX), Image.Resampling.BICUBIC).save(
             folder / f"{number:04d}.jpg", quality=92
         )

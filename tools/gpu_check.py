@@ -311,9 +311,8 @@ def describe_host(device: str) -> dict[str, Any]:
             for row in rows
             if len(row) == _QUERY.count(",") + 1
         ]
-    old_driver = any(
-        int(gpu["driver_version"].split(".")[0]) < 580 for gpu in gpus
-    )  # the first for CUDA 13
+    # The first for CUDA 13.
+    old_driver = any(int(gpu["driver_version"].split(".")[0]) < 580 for gpu in gpus)
     versions = {}
     missing = []
     for name in requirements(device, "cuda12" if old_driver else "cuda13"):

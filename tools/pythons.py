@@ -27,9 +27,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-NEEDS_TORCH = re.compile(
-    r"examples/train.py| report | tune "
-)  # torch brings what report needs
+# Torch brings what report needs.
+NEEDS_TORCH = re.compile(r"examples/train.py| report | tune ")
 TESTS = ("tests/decode/native/test_jpeg.py", "tests/decode/test_buffers.py")
 # Several times what each takes alone. What is not installed in time is skipped; what hangs is a fault.
 INSTALL_S = 300

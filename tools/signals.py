@@ -44,10 +44,11 @@ _SILENT_S = 60.0  # without a report, a process waits for ever
 _ENDING_S = 10.0  # that threads may take to end
 _IMAGES = 60
 _BATCH = 7
+# Threads of the process, not of a loader.
 _STAYING = (
     "gpuload-compile",
     "gpuload-download",
-)  # threads of the process, not of a loader
+)
 
 
 def samples() -> Iterator[dict[str, Any]]:

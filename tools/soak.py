@@ -69,9 +69,8 @@ def loops(decoders: list[str]) -> list[Loop]:
     drifts = []
     for decoder in decoders:
         use = {"decoder": decoder}
-        fixed = (
-            decoder != "both"
-        )  # of which the epoch decides who decodes which image, and they differ by rounding
+        # Of which the epoch decides who decodes which image, and they differ by rounding.
+        fixed = decoder != "both"
         drifts += [
             Loop(
                 f"{decoder}, center crops",

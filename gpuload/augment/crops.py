@@ -42,9 +42,8 @@ __all__ = [
 __all__ += ["ScaleJitter", "Stretch", "ZoomOut"]
 
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
-PADDING_MODES: tuple[PaddingMode, ...] = get_args(
-    PaddingMode
-)  # compiled code knows them by their index
+# Compiled code knows them by their index.
+PADDING_MODES: tuple[PaddingMode, ...] = get_args(PaddingMode)
 Levels = int | tuple[int, ...]  # of all channels, or of each
 Padding = int | tuple[int, ...]
 
@@ -219,9 +218,8 @@ class RandomResizedCrop(Geometry):
     scale: Annotated[tuple[float, float], SHARES] = (0.08, 1.0)
     ratio: Annotated[tuple[float, float], _RATIOS] = (3 / 4, 4 / 3)
 
-    numbers: ClassVar[int] = (
-        2 + 2 * _ATTEMPTS
-    )  # position in y and in x; area and ratio of each attempt
+    # Position in y and in x; area and ratio of each attempt.
+    numbers: ClassVar[int] = 2 + 2 * _ATTEMPTS
     flip: ClassVar[float] = 0.5
 
     def draw(self, images: Images) -> Crops:

@@ -16,12 +16,13 @@ from gpuload.types import HeightWidth
 T = TypeVar("T")
 Augments = Augment | Sequence[Augment]  # one view of each sample, or several
 
+# What may differ between the forms of epochs.
 _FREE = (
     "flips_vertically",
     "transforms",
     "function",
     "ops",
-)  # what may differ between the forms of epochs
+)
 
 
 class Schedule:

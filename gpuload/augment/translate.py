@@ -361,9 +361,8 @@ class _PipelineReader:
         constants = []
         for numbers in (step.mean, step.std):
             values = np.atleast_1d(np.asarray(numbers, np.float64)).tolist()
-            values = [
-                round(value, 7) for value in values
-            ]  # timm's are float32, in tensors
+            # timm's are float32, in tensors.
+            values = [round(value, 7) for value in values]
             constants.append(tuple(values * 3 if len(values) == 1 else values))
         mean, std = constants
         self.steps.append(Normalization(name, self.values.normalize(mean, std)))

@@ -311,9 +311,8 @@ def _soft_labels(
     soft = xp.full((len(labels), classes), smoothing / classes, np.float32)
     soft[rows, labels % classes] += weight
     soft[rows, partners % classes] += (1 - smoothing) - weight
-    soft[is_stray] = (
-        np.nan
-    )  # on a GPU, where a transform of the user's has changed labels: no message without waiting
+    # On a GPU, where a transform of the user's has changed labels: no message without waiting.
+    soft[is_stray] = np.nan
     return soft
 
 
@@ -331,9 +330,8 @@ def symmetric_beta(alpha: float, first: F64, second: F64) -> F64:
     code", Winter Simulation Conference 1996. There is no rejection, so a sample always needs two numbers.
     """
     cosine = np.cos(2 * np.pi * second)
-    log_power = (
-        np.log(np.maximum(first, 2.0**-54)) / alpha
-    )  # of u**(1 / alpha); 0 has no logarithm
+    # Of u**(1 / alpha); 0 has no logarithm.
+    log_power = np.log(np.maximum(first, 2.0**-54)) / alpha
     inverse = np.exp(log_power) / -np.expm1(log_power)
     result: F64 = 0.5 + 0.5 * cosine / np.sqrt(cosine**2 + inverse)
     return result

@@ -55,9 +55,8 @@ class Both:
 
 
 def _check_units(decoder: Dali | Both) -> None:
-    if (
-        decoder.deterministic and decoder.hardware
-    ):  # even with 1: CUDA cores decode what the engines reject
+    # Even with 1: CUDA cores decode what the engines reject.
+    if decoder.deterministic and decoder.hardware:
         raise ArgumentError(
             f"{type(decoder).__name__}(hardware={decoder.hardware:g}, deterministic=True): which unit decodes an image "
             "depends on its batch. Leave either out"

@@ -32,9 +32,8 @@ class Device:
         self._number = number
         self._torch = torch.device(self.name)
         self._stream: Any = None if number is None else torch.cuda.Stream(self._torch)  # type: ignore[no-untyped-call]
-        self._under_way: deque[tuple[Any, list[Any]]] = (
-            deque()
-        )  # events, and the memory that is read until then
+        # events, and the memory that is read until then.
+        self._under_way: deque[tuple[Any, list[Any]]] = deque()
 
     @property
     def stream_number(self) -> int | None:
@@ -65,9 +64,8 @@ class Device:
         """Copies a NumPy or DALI array to the GPU on the current stream; the caller holds it until that is done."""
         if isinstance(array, torch.Tensor):
             return array
-        if self._stream is not None and hasattr(
-            array, "copy_to_external"
-        ):  # DALI's, on the GPU
+        # DALI's, on the GPU.
+        if self._stream is not None and hasattr(array, "copy_to_external"):
             return self._copy_of_dalis(array)
         tensor = as_tensor(array)
         return (
@@ -97,9 +95,8 @@ class Device:
         """A pinned array on the host, from which copies to the GPU are asynchronous."""
         if self._number is None:
             return np.empty(shape, dtype)
-        with torch.cuda.device(
-            self._number
-        ):  # otherwise the context would be created on GPU 0
+        # Otherwise the context would be created on GPU 0.
+        with torch.cuda.device(self._number):
             tensor = torch.empty(
                 shape, dtype=getattr(torch, dtype.name), pin_memory=True
             )

@@ -290,9 +290,8 @@ class CallFunctions(Stage):
 
 def _end(is_ended: Flag, close: Callable[[], None], process: int) -> None:
     """At the interpreter's exit, or if the stage is garbage collected: threads take no further samples."""
-    if (
-        os.getpid() == process
-    ):  # not in a forked child, which has none of the threads and processes
+    # Not in a forked child, which has none of the threads and processes.
+    if os.getpid() == process:
         is_ended.is_set = True
         close()
 
@@ -524,9 +523,8 @@ def _copy_image(image: Array, flips: tuple[bool, bool], target: Any) -> None:
 
 def _copy_picture(picture: Array, flips: tuple[bool, bool], target: Any) -> None:
     size = np.stack([picture["height"], picture["width"]], axis=1)
-    window = np.array(
-        [(0, 0, *size[0])]
-    )  # np.pad takes 14 µs, as long as a small image
+    # np.pad takes 14 µs, as long as a small image.
+    window = np.array([(0, 0, *size[0])])
     fills = np.zeros(3, np.uint8) if target.bands is None else np.zeros(1)
     crop_or_pad(picture, window, np.array([flips]), size, fills, 0, target)(0, 1)
 

@@ -17,9 +17,8 @@ from gpuload.headers import png
 from gpuload.pictures import MAX_PIXELS, reason_of
 from gpuload.types import I64, U8, Array, HeightWidth
 
-_MASK_PIXELS = (
-    1 << 20
-)  # decoded regardless of the image's size, so that damage is reported before a wrong size
+# Decoded regardless of the image's size, so that damage is reported before a wrong size.
+_MASK_PIXELS = 1 << 20
 
 
 class UndecodableError(Exception):

@@ -78,9 +78,8 @@ def seed_global(key: Sequence[int]) -> None:
     random.seed(seed)
     np.random.seed(seed & _WORD)  # noqa: NPY002 - the one that such functions use
     if (torch := sys.modules.get("torch")) is not None:
-        torch.default_generator.manual_seed(
-            seed
-        )  # manual_seed, which looks for GPUs, takes 290 µs
+        # manual_seed, which looks for GPUs, takes 290 µs.
+        torch.default_generator.manual_seed(seed)
 
 
 def _states() -> dict[str, Any]:
@@ -208,9 +207,8 @@ def _read_image(
     image: Any, size: tuple[int, ...], dtype: np.dtype[Any], keeps_size: bool
 ) -> Array:
     pixels: Any = image
-    if (
-        isinstance(image, np.ndarray) and image.ndim == 2 and size[2] == 1
-    ):  # OpenCV and others omit a single channel
+    # OpenCV and others omit a single channel.
+    if isinstance(image, np.ndarray) and image.ndim == 2 and size[2] == 1:
         pixels = np.expand_dims(image, 2)
     expected: tuple[int | str, ...] = (
         size if keeps_size else ("height", "width", size[2])
@@ -236,14 +234,12 @@ def _read(name: str, value: Any, dtype: str, shape: tuple[int | str, ...]) -> Ar
             return np.empty(
                 [0, *(side for side in shape[1:] if isinstance(side, int))], dtype
             )
-        casting: Any = (
-            "safe" if dtype == "uint8" else "same_kind"
-        )  # class 300 of uint16 would become 44
+        # Class 300 of uint16 would become 44.
+        casting: Any = "safe" if dtype == "uint8" else "same_kind"
         if np.can_cast(array.dtype, dtype, casting) and _has_shape(array, shape):
             array = array.astype(dtype, copy=False)
-            if (
-                dtype != "float32" or np.isfinite(array).all()
-            ):  # not sooner: casting may overflow
+            # Not sooner: casting may overflow.
+            if dtype != "float32" or np.isfinite(array).all():
                 return array
     raise FailedCallError(
         f"returned {_kind(value)} as {name!r}: expected finite {dtype} {_sides(shape)}"
@@ -401,9 +397,8 @@ class Albumentations(_Adapter):
         arguments: dict[str, Any] = {"image": sample["image"]}
         if mask in sample:
             arguments["mask"] = sample[mask]
-        if (
-            boxes in sample or _params(transform, "bboxes") is not None
-        ):  # a loader may have no boxes
+        # A loader may have no boxes.
+        if boxes in sample or _params(transform, "bboxes") is not None:
             empty = np.empty((0, 4), np.float32), np.empty(0, np.int64)
             arguments |= {
                 "bboxes": sample.get(boxes, empty[0]),

@@ -45,9 +45,8 @@ from gpuload.types import Array
 _ALIGNED = 64
 _END_S = 1.0  # for a process that has closed its pipe
 
-Dumped = tuple[
-    bytes, list[tuple[int, int]]
-]  # a pickle, and the first byte and size of its arrays in the memory
+# A pickle, and the first byte and size of its arrays in the memory.
+Dumped = tuple[bytes, list[tuple[int, int]]]
 
 
 class SharedMemory:
@@ -136,13 +135,11 @@ class InProcesses:
             ensure_server, [__name__, *sorted(modules - {"__main__"})]
         )
         self._free: list[_Process] = []  # not yet taken by a thread
-        self._own = (
-            threading.local()
-        )  # a thread keeps its process, whose memory holds the last result
+        # A thread keeps its process, whose memory holds the last result.
+        self._own = threading.local()
         self._all: weakref.WeakSet[_Process] = weakref.WeakSet()
-        atexit.register(
-            _close, weakref.ref(self)
-        )  # before the exit handlers of multiprocessing and of our threads
+        # Before the exit handlers of multiprocessing and of our threads.
+        atexit.register(_close, weakref.ref(self))
         try:
             self._free += [self._start() for _ in range(count)]
             for worker in self._free:

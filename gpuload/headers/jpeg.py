@@ -19,11 +19,12 @@ LOSSLESS_FRAME = b"\xff\xc3"  # the marker; no entropy-coded data holds it
 _ODD_HEADER = "jpeg-odd-header"
 _BASELINE = 0xC0
 _PROGRESSIVE = 0xC2
+# SOFn; the others are DHT, JPG and DAC.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {
     0xC4,
     0xC8,
     0xCC,
-}  # SOFn; the others are DHT, JPG and DAC
+}
 _SCAN = 0xDA
 _TABLES = 0xDB
 _EXIF = 0xE1

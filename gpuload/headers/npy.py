@@ -42,9 +42,8 @@ def read_header(data: bytes) -> NpyHeader:
     try:
         major, _ = np.lib.format.read_magic(file)
         shape, in_fortran_order, dtype = _READERS[min(major, 2)](file)
-    except (
-        Exception
-    ) as error:  # of Python's tokenizer and parser, to which NumPy gives the header
+    except Exception as error:
+        # Of Python's tokenizer and parser, to which NumPy gives the header.
         raise ValueError(
             f"its header cannot be read ({type(error).__name__})"
         ) from None

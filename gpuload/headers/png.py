@@ -86,13 +86,14 @@ def chunks(data: bytes | memoryview) -> Iterator[tuple[bytes, int, int]]:
         begin = end
 
 
+# Bit depths of each colour type.
 _COLORS = {
     0: (1, 2, 4, 8, 16),
     2: (8, 16),
     3: (1, 2, 4, 8),
     4: (8, 16),
     6: (8, 16),
-}  # bit depths of each colour type
+}
 
 
 def find_fault(data: memoryview, size: HeightWidth | None = None) -> str | None:

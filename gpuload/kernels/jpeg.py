@@ -93,7 +93,6 @@ def exif_orientation(segment: bytes) -> int:
     if not segment.startswith(b"Exif\0\0"):
         return 0
     tiff = segment[6:]
-    orientation = (
-        int(kernel("exif_orientation")(tiff, len(tiff))) & 15
-    )  # without what some readers pass over
+    # Without what some readers pass over.
+    orientation = int(kernel("exif_orientation")(tiff, len(tiff))) & 15
     return orientation if orientation <= 8 else 0

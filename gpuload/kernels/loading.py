@@ -74,9 +74,8 @@ def library_file() -> Path:
     plainest = targets[-1]
     if plainest.level == 0:
         return plainest.file
-    level = int(
-        load(plainest.file).processor_level()
-    )  # which runs everywhere, as far as this function
+    # Which runs everywhere, as far as this function.
+    level = int(load(plainest.file).processor_level())
     for target in targets:
         if level >= target.level:
             return target.file

@@ -430,10 +430,11 @@ class DaliIterator:
             self._progress.handed_out if epoch is None else self._epochs.start(epoch)
         )
         with closing(build_preview(self.config, self._built)) as pipeline:
+            # After a finished epoch, the next one is shown.
             for position in (
                 start,
                 self._epochs.following(start),
-            ):  # after a finished epoch, the next one is shown
+            ):
                 missing = n
                 augments = self._built.schedule.at(position.epoch)
                 for fields, _ in pipeline.epoch(
@@ -453,15 +454,13 @@ class DaliIterator:
         If Ctrl-C ends this call, the threads end all the same, and a further call waits for that. In the loader's own
         function, it does not wait.
         """
-        if (
-            "_pipeline" not in self.__dict__
-        ):  # never constructed, if a subclass has a __del__
+        # Never constructed, if a subclass has a __del__.
+        if "_pipeline" not in self.__dict__:
             return
         self._closed = True
         self._over.is_set = True
-        if (
-            os.getpid() == self._process
-        ):  # a forked child would wait for threads that it does not have
+        # A forked child would wait for threads that it does not have.
+        if os.getpid() == self._process:
             self._pipeline.close()
 
     def __enter__(self) -> "DaliIterator":

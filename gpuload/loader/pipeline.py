@@ -275,9 +275,8 @@ class Pipeline:
                 self.reader.interrupt()  # a thread may be waiting for a download
             if not isinstance(error, Exception):
                 raise
-            check_current(
-                is_current()
-            )  # a concurrent `close` causes many kinds of errors
+            # A concurrent `close` causes many kinds of errors.
+            check_current(is_current())
             # An unreadable shard looks like undecodable images, or like a mismatch with its index.
             self.reader.check(look=not isinstance(error, ShardError))
             if isinstance(error, BatchDecodeError):

@@ -89,9 +89,8 @@ class Sampling:
         assert self.weights is not None
         total = self.draws * UNITS
         units = np.rint(self.weights / self.weights.sum() * total).astype(np.int64)
-        units[np.argmax(units)] += (
-            total - units.sum()
-        )  # what rounding left, where it changes least
+        # What rounding left, where it changes least.
+        units[np.argmax(units)] += total - units.sum()
         return np.broadcast_to(np.int32(0), units.shape), units
 
     def order(

@@ -110,18 +110,16 @@ class _TorchArrays(Arrays):
 
     def patches(self, patches: Any) -> Any:
         batch = self.from_decoder(patches)
-        if (
-            batch.dtype != self._dtype
-        ):  # bfloat16. `to` would wait for the GIL even with nothing to do
+        # bfloat16. `to` would wait for the GIL even with nothing to do.
+        if batch.dtype != self._dtype:
             batch = batch.to(self._dtype)
         return batch
 
     def from_decoder(self, array: Any) -> Any:
         if isinstance(array, np.ndarray):
             return self.from_host(array)
-        if isinstance(
-            array, self._torch.Tensor
-        ):  # torch exports a GPU's tensors only while that GPU is current
+        # torch exports a GPU's tensors only while that GPU is current.
+        if isinstance(array, self._torch.Tensor):
             return array
         return self._torch.from_dlpack(array)
 
@@ -129,9 +127,8 @@ class _TorchArrays(Arrays):
         tensor = self._torch.from_numpy(array)
         if self.device == "cpu":
             return tensor
-        with self._torch.cuda.device(
-            self._device_id
-        ):  # otherwise pinning creates a context on GPU 0, in every rank
+        # Otherwise pinning creates a context on GPU 0, in every rank.
+        with self._torch.cuda.device(self._device_id):
             return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def cast(self, array: Any, dtype: str) -> Any:

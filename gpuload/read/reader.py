@@ -45,9 +45,8 @@ class ReadAhead:
 
     def __init__(self, verify: bool = False) -> None:
         self._verify = verify
-        self._verified: set[tuple[int, int]] = (
-            set()
-        )  # number and modification time of verified shards
+        # Number and modification time of verified shards.
+        self._verified: set[tuple[int, int]] = set()
         # No lock is shared with the thread: Ctrl-C between acquiring a lock and entering its `with` would leave it
         # locked, and a forked child would inherit it.
         self._jobs: dict[MappedShard, _Job] = {}
@@ -104,9 +103,8 @@ class ReadAhead:
         """Ends the thread; `want` starts a new one."""
         thread = self._thread
         self._thread = None
-        if (
-            thread is not None and os.getpid() == self._process
-        ):  # a forked child has no such thread
+        # A forked child has no such thread.
+        if thread is not None and os.getpid() == self._process:
             for job in self._jobs.values():
                 job.wanted = False
             self._queue.put(None)
@@ -244,12 +242,10 @@ class Reader:
             int
         ] = []  # shards of the current windows, without those of the next one
         self._looked = 0.0
-        self.ahead = ReadAhead(
-            verify == "sha256" and dataset.cache is None
-        )  # otherwise the store verifies
-        weakref.finalize(
-            self, self.ahead.stop
-        )  # the thread must not outlive a reader that was not closed
+        # Otherwise the store verifies.
+        self.ahead = ReadAhead(verify == "sha256" and dataset.cache is None)
+        # The thread must not outlive a reader that was not closed.
+        weakref.finalize(self, self.ahead.stop)
 
     @property
     def download_s(self) -> float:

@@ -319,9 +319,8 @@ def checked_rows(dataset: Dataset, shard: int) -> pa.RecordBatch:
     """
     try:
         rows = dataset.rows(shard)
-        rows.validate(
-            full=True
-        )  # lists and texts have valid offsets, and texts are UTF-8
+        # Lists and texts have valid offsets, and texts are UTF-8.
+        rows.validate(full=True)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ShardError(

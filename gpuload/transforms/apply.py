@@ -47,9 +47,8 @@ def on_device(device: torch.device, numbers: npt.NDArray[Any]) -> torch.Tensor:
     tensor = torch.from_numpy(np.ascontiguousarray(numbers))
     if device.type != "cuda":
         return tensor
-    with torch.cuda.device(
-        device
-    ):  # else pinning would make a context on GPU 0, in every rank
+    # Else pinning would make a context on GPU 0, in every rank.
+    with torch.cuda.device(device):
         return tensor.pin_memory().to(device, non_blocking=True)
 
 

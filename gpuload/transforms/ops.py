@@ -48,21 +48,15 @@ class Op(IntEnum):
     EQUALIZE = 10, "points", True, 1
     INVERT = 11, "points", True, 2
     SHARPNESS = 12, "sharpness"  # factor
-    AFFINE = (
-        13,
-        "move",
-    )  # matrix (2, 3) from output to input, pixels from the centre (see moves.py); fill R, G, B
-    WARP_NEAREST = (
-        14,
-        "move",
-    )  # matrix (3, 3) of the same kind, times any factor; fill R, G, B
+    # Matrix (2, 3) from output to input, pixels from the centre (see moves.py); fill R, G, B.
+    AFFINE = 13, "move"
+    # Matrix (3, 3) of the same kind, times any factor; fill R, G, B.
+    WARP_NEAREST = 14, "move"
     WARP_BILINEAR = 15, "move"  # the same
     AFFINE_BILINEAR = 16, "move"  # as AFFINE, of four pixels weighted
     SOLARIZE_ADD = 17, "points", True, 2  # what levels below 128 get more, 0..128
     # Of AugMix, what is between the first and the last of these:
     KEEP = 18, "mix"  # share of this image in the mixture; the first chain begins
-    MIX = (
-        19,
-        "mix",
-    )  # share of this image in the mixture; the next chain begins, with the image kept
+    # Share of this image in the mixture; the next chain begins, with the image kept.
+    MIX = 19, "mix"
     MIXED = 20, "mix"  # share of this image in the mixture, which is what comes after

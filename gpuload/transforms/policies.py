@@ -68,9 +68,8 @@ _SVHN = """
 """
 
 
-Change = tuple[
-    str, float, int | None
-]  # its name, its probability, and the index of its magnitude, where it has one
+# Its name, its probability, and the index of its magnitude, where it has one.
+Change = tuple[str, float, int | None]
 Pairs = tuple[tuple[Change, ...], ...]
 
 
@@ -98,9 +97,8 @@ POLICIES: dict[Policy, Pairs] = {
 
 # ---- changes and their steps
 
-Matrix = tuple[
-    float | F64, ...
-]  # (2, 3), row by row, from output to input, pixels from the centre
+# (2, 3), row by row, from output to input, pixels from the centre.
+Matrix = tuple[float | F64, ...]
 
 
 def _rotation(degrees: F64, height: int, width: int) -> Matrix:
@@ -166,9 +164,8 @@ WIDTH = whole(1, 16)
 ALPHA = number(POSITIVE, LARGEST, "a number above 0 and up to 1e6")
 DEPTH = either("a whole number in 1..16, or -1", whole(-1, -1), whole(1, 16))
 
-Space = dict[
-    str, F64 | None
-]  # of each change, its magnitudes from weak to strong; None: it has none
+# Of each change, its magnitudes from weak to strong; None: it has none.
+Space = dict[str, F64 | None]
 _MIX_BINS = 10
 
 

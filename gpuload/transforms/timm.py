@@ -50,9 +50,8 @@ _V0 = """
 _SHARE = 0.45
 _SHARE_MIXED = 0.3
 
-Level = Callable[
-    [F64, F64], F64
-]  # of a strength, 1 for timm's magnitude of 10, and a random number in 0..1
+# Of a strength, 1 for timm's magnitude of 10, and a random number in 0..1.
+Level = Callable[[F64, F64], F64]
 
 
 def _signed(most: float) -> Level:

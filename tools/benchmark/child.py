@@ -89,10 +89,11 @@ def _rounds(
                 answer(**_round(batches, contender, work))
         finally:
             batches.close()
+            # The workers of a DataLoader exit when the last reference to it is gone.
             del (
                 batches,
                 loader,
-            )  # the workers of a DataLoader exit when the last reference to it is gone
+            )
 
 
 def _round(batches: Iterator[Any], contender: Contender, work: Work) -> dict[str, Any]:
@@ -157,9 +158,8 @@ def _examine(contender: Contender, work: Work) -> Examined:
     started = time.perf_counter()
     if state is not None:
         with contender.open(work, state=state) as loader:
-            next(
-                iter(loader), None
-            )  # None: the state was taken at the end of the epoch
+            # None: the state was taken at the end of the epoch.
+            next(iter(loader), None)
             return result._replace(
                 resume_s=time.perf_counter() - started, resumes="state_dict"
             )

@@ -39,9 +39,8 @@ class TorchvisionCrop:
         else:
             top, left, height, width = random_window(image.height, image.width)
             box = (left, top, left + width, top + height)
-            image = image.convert("RGB").resize(
-                (self._size, self._size), 2, box=box
-            )  # 2 is Pillow's BILINEAR
+            # 2 is Pillow's BILINEAR.
+            image = image.convert("RGB").resize((self._size, self._size), 2, box=box)
             pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
         if random.random() < 0.5:
             pixels = pixels.flip(2)

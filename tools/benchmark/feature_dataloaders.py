@@ -116,9 +116,8 @@ def unscaled(work: Work) -> Batches:
     def crop(image: Any) -> Any:
         left = (image.width - side) // 2
         top = (image.height - side) // 2
-        image = image.crop(
-            (left, top, left + side, top + side)
-        )  # Pillow's pads with black
+        # Pillow's pads with black.
+        image = image.crop((left, top, left + side, top + side))
         return (
             image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
             if torch.rand(1).item() < 0.5

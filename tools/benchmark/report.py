@@ -179,9 +179,8 @@ def print_report(
     lines: list[str],
     ceiling: dict[str, Any] | None,
 ) -> None:
-    console = Console(
-        width=_WIDE, soft_wrap=True
-    )  # a table that is wrapped at 80 columns cannot be read
+    # A table that is wrapped at 80 columns cannot be read.
+    console = Console(width=_WIDE, soft_wrap=True)
     for line in lines:
         console.print(line, highlight=False)
     console.print(make_table(rows, title))

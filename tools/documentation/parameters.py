@@ -74,9 +74,8 @@ class ParametersExtension(griffe.Extension):
             }
         except (AttributeError, KeyError):
             names = set()
-        if not names and isinstance(
-            obj, griffe.Class
-        ):  # a NamedTuple, whose signature griffe does not know
+        # A NamedTuple, whose signature griffe does not know.
+        if not names and isinstance(obj, griffe.Class):
             names = set(obj.attributes)
             head = "Attributes"
         obj.docstring.value = with_sections(obj.docstring.value, names, head)

@@ -15,9 +15,8 @@ class Guarded:
         self._map = mmap.mmap(-1, self.size + 2 * _PAGE)
         self._begin = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + _PAGE
         for guard in (self._begin - _PAGE, self._begin + self.size):
-            if _LIBC.mprotect(
-                ctypes.c_void_p(guard), ctypes.c_size_t(_PAGE), 0
-            ):  # PROT_NONE
+            # PROT_NONE.
+            if _LIBC.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(_PAGE), 0):
                 raise OSError(ctypes.get_errno(), "mprotect")
 
     def place(self, size: int, at_end: bool = True) -> int:

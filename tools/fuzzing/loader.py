@@ -182,9 +182,8 @@ def _rows_of(field: Any) -> list[Any]:
         return [_plain(value) for value in field]
     if isinstance(field, np.ndarray):
         return [(row.shape, row.tobytes()) for row in field]
-    if hasattr(
-        field, "_fields"
-    ):  # padded, to the longest of the batch, in which the changed sample may be
+    # padded, to the longest of the batch, in which the changed sample may be.
+    if hasattr(field, "_fields"):
         *padded, lengths = field
         return [
             [array[row, :length].tolist() for array in padded]

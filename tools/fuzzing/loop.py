@@ -17,20 +17,17 @@ from random import Random
 from fuzzing.registry import TARGETS
 from fuzzing.target import Target
 
-_CORPUS = (
-    Path(__file__).resolve().parent.parent.parent / "tests" / "corpus"
-)  # inputs that were findings once
-CURRENT_BYTES = (
-    16 << 20
-)  # the input that is being read, kept where it outlives this process
+# Inputs that were findings once.
+_CORPUS = Path(__file__).resolve().parent.parent.parent / "tests" / "corpus"
+# The input that is being read, kept where it outlives this process.
+CURRENT_BYTES = 16 << 20
 
 
 def main(names: str, seed: int, count: int, seconds: float, folder: Path) -> None:
     """Fuzzes targets, whose names are joined by commas, and writes the sums of their counts to `folder`."""
     warnings.simplefilter("ignore")
-    warnings.simplefilter(
-        "error", RuntimeWarning
-    )  # such as NaN that is cast to a whole number
+    # Such as NaN that is cast to a whole number.
+    warnings.simplefilter("error", RuntimeWarning)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with (folder / "current").open("r+b") as file:
         current = mmap.mmap(file.fileno(), CURRENT_BYTES)

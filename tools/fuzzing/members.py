@@ -70,9 +70,8 @@ def mutate_tar(rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
         if data[offset + 257 : offset + 262] == b"ustar"
     ]
     for at in rng.sample(heads, min(len(heads), rng.choice((1, 1, 2)))):
-        if (
-            rng.random() < 0.3
-        ):  # what follows: the records of an extended header, or a member
+        # What follows: the records of an extended header, or a member.
+        if rng.random() < 0.3:
             block = mutate_bytes(
                 rng, bytes(blocks[at + 512 : at + 1024]), seeds, _TAR_TOKENS
             )

@@ -109,9 +109,8 @@ def mutate_json(rng: Random, data: bytes) -> bytes:
         holder, key = rng.choice(places)
         match rng.randrange(6):
             case 0 | 1 | 2:
-                holder[key] = deepcopy(
-                    rng.choice(VALUES)
-                )  # a later change must not change the table
+                # A later change must not change the table.
+                holder[key] = deepcopy(rng.choice(VALUES))
             case 3:
                 if holder is not tree:
                     del holder[key]

@@ -175,8 +175,7 @@ class ParquetTarget(SourceTarget):
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
         if rng.random() < 0.5:
             return mutate_bytes(rng, data, seeds, self.tokens)
-        size = struct.unpack("<I", data[-8:-4])[
-            0
-        ]  # of the footer, where the structure is
+        # Of the footer, where the structure is.
+        size = struct.unpack("<I", data[-8:-4])[0]
         changed = mutate_bytes(rng, data[-8 - size : -8], seeds, self.tokens)
         return data[: -8 - size] + changed + struct.pack("<I", len(changed)) + b"PAR1"

@@ -66,9 +66,8 @@ def in_fork(job: Callable[[], int], most_s: float) -> str:
             status = (
                 os.waitstatus_to_exitcode(exit_status) if ended else time.sleep(0.02)
             )
-        with contextlib.suppress(
-            ProcessLookupError
-        ):  # the child's group: it, and what it has started
+        # The child's group: it, and what it has started.
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
         if status is None:
             os.waitpid(child, 0)

@@ -12,10 +12,11 @@ from coverage import CoverageData
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# Of tests, where it is not that of the room.
 _NAMES = {
     "loader": "iterator",
     "checks": "arguments",
-}  # of tests, where it is not that of the room
+}
 _DURATION = re.compile(r"([\d.]+)s (?:setup|call|teardown) +(tests/.*)")
 
 

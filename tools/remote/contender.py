@@ -111,9 +111,8 @@ def main() -> None:
     os.dup2(2, 1)  # what libraries print
     import torch  # noqa: F401
 
-    if (
-        sys.argv[1] == "mosaic"
-    ):  # it imports torchvision, but uses none of its operators
+    # It imports torchvision, but uses none of its operators.
+    if sys.argv[1] == "mosaic":
         try:
             import torchvision  # noqa: F401
         except RuntimeError:  # PyPI's build for CUDA beside a CPU build of torch

@@ -66,9 +66,8 @@ class Peers:
             served(self._sets) as url,
             served(self._sets, self._network, LATENCY_S) as slow,
         ):
-            for name in [
-                *self._rounds
-            ]:  # the first start compiles, and fills the page cache
+            # The first start compiles, and fills the page cache.
+            for name in [*self._rounds]:
                 self._try(
                     name, lambda name=name: self._ask(name, "resume", url, state=None)
                 )

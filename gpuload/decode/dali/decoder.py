@@ -113,7 +113,8 @@ class DaliDecoder(Stage):
         except (
             RuntimeError,
             StopIteration,
-        ):  # an image of a cancelled batch; or one was never begun
+        ):
+            # An image of a cancelled batch; or one was never begun.
             pipeline = None
         except BaseException:  # Ctrl-C
             self._discard()

@@ -150,9 +150,8 @@ def _some_sizes(dataset: Dataset) -> F64:
 
 def gpu_bytes(device_id: int) -> int | None:
     """Total memory of a GPU, from torch or CuPy; None if neither is usable."""
-    with suppress(
-        ImportError, AssertionError, RuntimeError, OSError
-    ):  # AssertionError: a CPU build of torch
+    # AssertionError: a CPU build of torch.
+    with suppress(ImportError, AssertionError, RuntimeError, OSError):
         return int(
             import_module("torch").cuda.get_device_properties(device_id).total_memory
         )

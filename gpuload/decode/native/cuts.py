@@ -176,9 +176,8 @@ class Cuts:
             return self._step(pictures, rows, target)
         if postprocess.level_dtype != "uint8" or has_own(view.steps):
             return None
-        nowhere = np.empty(
-            (1, *target.out.shape[1:]), np.uint8
-        )  # the kernel sets the address
+        # The kernel sets the address.
+        nowhere = np.empty((1, *target.out.shape[1:]), np.uint8)
         levels = self._step(pictures, rows, as_levels(nowhere, target.bands))
         return transform(view.steps, target, levels)
 
