@@ -519,6 +519,10 @@ class Augment:
         """The same as a torchvision transform: a `Compose`, or what `weights.transforms()` gives, in the dtype and
         range of values that it ends with. Pillow's images become what `ToTensor` makes of them.
 
+        Args:
+            transform: Of torchvision's `transforms` or `transforms.v2`; it is read, never called.
+            **changes: Arguments of `Augment` that replace those read from it, such as layout="channels_last".
+
         Raises:
             ArgumentError: a transform that has no counterpart here, or that is not torchvision's own.
         """

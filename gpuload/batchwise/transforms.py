@@ -227,7 +227,14 @@ class Operation(ABC):
         """
 
     def check(self, form: BatchForm) -> None:
-        """Raises ArgumentError if the batch lacks a field that the kernel uses, or images."""
+        """Checks a batch before the first one is made.
+
+        Args:
+            form: Of the batches.
+
+        Raises:
+            ArgumentError: they lack a field that the kernel uses, or images.
+        """
         require_fields(self, form, "image", *self.uses)
 
     def __call__(self, batch: FieldBatch) -> None:

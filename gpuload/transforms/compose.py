@@ -76,14 +76,21 @@ class PixelTransform(ABC):
 
     @abstractmethod
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
-        """What `self.steps` makes of the numbers of N images of `height` × `width` pixels."""
+        """What `self.steps` makes of the numbers of N images.
+
+        Args:
+            draws: `draws(k)` gives float64 (N,) in [0, 1), random number k of each image.
+            height: Of the images in pixels.
+            width: Of the images in pixels.
+        """
 
     @staticmethod
     @abstractmethod
     def kernel(images: Any, args: Any) -> Any:
-        """New images, uint8 (n, 3, height, width), of such images, contiguous, which stay as they are.
+        """New images, uint8 (n, 3, height, width).
 
         Args:
+            images: uint8 (n, 3, height, width), contiguous; they stay as they are.
             args: float32 (n, 12) on the same device, the numbers that `steps` was given, then zeros.
         """
 

@@ -48,7 +48,7 @@ class Op(IntEnum):
     EQUALIZE = 10, "points", True, 1
     INVERT = 11, "points", True, 2
     SHARPNESS = 12, "sharpness"  # factor
-    # Matrix (2, 3) from output to input, pixels from the centre (see moves.py); fill R, G, B.
+    # Matrix (2, 3) from output to input, pixels from the centre (see `kernels/src/moves.c`); fill R, G, B.
     AFFINE = 13, "move"
     # Matrix (3, 3) of the same kind, times any factor; fill R, G, B.
     WARP_NEAREST = 14, "move"

@@ -49,10 +49,12 @@ class Transform(Protocol):
     """
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
-        """The steps of N images of `height` × `width` pixels.
+        """The steps of N images.
 
         Args:
             draws: Gives N random numbers a call.
+            height: Of the images in pixels.
+            width: Of the images in pixels.
         """
 
 
