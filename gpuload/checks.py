@@ -334,13 +334,9 @@ def whole(
     least: int | None = None, most: int | None = None, expected: str = ""
 ) -> Rule[int]:
     """A whole number in least..most."""
-    limits = (
-        ""
-        if least is None
-        else f" of at least {least}"
-        if most is None
-        else f" in {least}..{most}"
-    )
+    limits = ""
+    if least is not None:
+        limits = f" of at least {least}" if most is None else f" in {least}..{most}"
     low = -math.inf if least is None else least
     high = math.inf if most is None else most
     return fitting(

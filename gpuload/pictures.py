@@ -158,9 +158,8 @@ def as_rgb(pixels: Any) -> U8:
 def stretched(images: Array) -> Array:
     """float32 (..., height, width, channels) in 0..1: of each image the smallest value is 0 and the largest 1."""
     levels = np.nan_to_num(images.astype(np.float32), posinf=0, neginf=0)
-    low, high = (
-        reduce(levels, axis=(-3, -2, -1), keepdims=True) for reduce in (np.min, np.max)
-    )
+    low = np.min(levels, axis=(-3, -2, -1), keepdims=True)
+    high = np.max(levels, axis=(-3, -2, -1), keepdims=True)
     return (levels - low) / np.maximum(high - low, 1e-6)
 
 

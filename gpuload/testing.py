@@ -137,7 +137,8 @@ class SourceTests:
             pack(source, tmp_path / f"{workers}", workers=workers, progress=False)
             for workers in (1, 2)
         ]
-        first, second = (report.manifests for report in reports)
+        first = reports[0].manifests
+        second = reports[1].manifests
         assert (
             sum(len(Dataset(tmp_path / "1" / split)) for split in first)
             + len(reports[0].rejected)

@@ -342,8 +342,15 @@ class Augment:
             channels = 3 if self.mode is None else Pixels.of_mode(self.mode).channels
             constants = Normalize((0.0,) * channels, (1.0,) * channels)
         crop = self._geometry
-        function = self.function
         grid = self.grid
+        sizes: Literal["one", "list", "padded"] = "one"
+        if crop.own_sizes:
+            sizes = "list" if self._multiple is None else "padded"
+        function_place: Literal["after_crop", "before_crop", ""] = ""
+        if self.function is not None:
+            function_place = (
+                "before_crop" if self.function.before_crop else "after_crop"
+            )
         return Form(
             self.dtype,
             # The channels of a pixel are together in a patch.
@@ -358,15 +365,9 @@ class Augment:
             transforms=bool(self._pixel_transforms) or self._erasing is not None,
             erases=self._erasing is not None,
             places=crop.places,
-            sizes=("list" if self._multiple is None else "padded")
-            if crop.own_sizes
-            else "one",
+            sizes=sizes,
             padding_mode=crop.padding_mode,
-            function=""
-            if function is None
-            else "before_crop"
-            if function.before_crop
-            else "after_crop",
+            function=function_place,
             ops=self._ops,
             patch=0 if grid is None else grid.patch,
         )

@@ -366,8 +366,9 @@ class _View:
     def result(self) -> tuple[Array, list[U8], Changed]:
         """Images, masks, and what the function changed."""
         columns: dict[str, Any] = {}
-        for moving in self._stage.functions.moving if len(self._batch) else ():
-            columns |= moving.join(self._entries)
+        if len(self._batch):
+            for moving in self._stage.functions.moving:
+                columns |= moving.join(self._entries)
         return self._images, self._masks, Changed(columns, self._crops)
 
     def make(self, row: int, whole: tuple[Array, list[U8]] | None) -> None:

@@ -402,6 +402,12 @@ class OnPart(Stage):
         self._stage.close()
 
 
+def _thread_name(stage: Stage) -> str:
+    """Of the thread that begins the stage's batches."""
+    name = f"gpuload-{stage.name}"
+    return f"{name}-start" if stage.threads else name
+
+
 class Runner:
     """Decodes batches in order, up to `prefetch` of them ahead of the one requested.
 
@@ -423,12 +429,7 @@ class Runner:
         self._owner = object()
         # Beginning a batch is some 0.3 ms of Python, which the training loop does not spend.
         self._threads = [
-            Threads(
-                1,
-                f"gpuload-{stage.name}{'-start' * bool(stage.threads)}",
-                owner=self._owner,
-            )
-            for stage in self.stages
+            Threads(1, _thread_name(stage), owner=self._owner) for stage in self.stages
         ]
         self._pools = [
             compute_threads(stage.threads, f"gpuload-{stage.name}", self._owner)

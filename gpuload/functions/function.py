@@ -446,12 +446,11 @@ def _check_params(transform: Any, has_boxes: bool, has_keypoints: bool) -> None:
     Raises:
         ValueError: they are not those in the docstring of `Albumentations`.
     """
-    boxes, points = (_params(transform, kind) for kind in ("bboxes", "keypoints"))
-    fits = (
-        not has_boxes
-        if boxes is None
-        else (boxes.format, list(boxes.label_fields or ())) == _BOXES
-    )
+    boxes = _params(transform, "bboxes")
+    points = _params(transform, "keypoints")
+    fits = not has_boxes
+    if boxes is not None:
+        fits = (boxes.format, list(boxes.label_fields or ())) == _BOXES
     if not fits or (
         has_keypoints
         and (points is None or points.format != "xy" or points.label_fields)

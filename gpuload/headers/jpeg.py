@@ -173,14 +173,12 @@ def _frame_oddity(marker: int, frame: bytes) -> str:
     components = frame[5]
     if precision != 8:
         return f"jpeg-{precision}-bit"
+    if marker >= 0xC9:
+        return "jpeg-arithmetic"
+    if marker == 0xC3:
+        return "jpeg-lossless"
     if marker not in (_BASELINE, _PROGRESSIVE):
-        return (
-            "jpeg-arithmetic"
-            if marker >= 0xC9
-            else "jpeg-lossless"
-            if marker == 0xC3
-            else "jpeg-extended"
-        )
+        return "jpeg-extended"
     if components == 4:
         return "jpeg-cmyk"
     names = frame[6::3]

@@ -107,13 +107,9 @@ class TiffPage:
     @property
     def colors(self) -> int:
         """The number of samples that are colours."""
-        return (
-            self.samples - len(self.extra)
-            if self.photometric > IS_PALETTE
-            else 3
-            if self.is_rgb
-            else 1
-        )
+        if self.photometric > IS_PALETTE:
+            return self.samples - len(self.extra)
+        return 3 if self.is_rgb else 1
 
     @property
     def is_rgb(self) -> bool:

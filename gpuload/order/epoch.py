@@ -422,10 +422,8 @@ def measure_mixing(
         full = EpochOrder(
             dataset.shard_sizes, seed=0, epoch=0, window=len(dataset.shard_sizes)
         )
-        classes, expected = (
-            _count_classes(dataset.labels, compared, batch_size)
-            for compared in (order, full)
-        )
+        classes = _count_classes(dataset.labels, order, batch_size)
+        expected = _count_classes(dataset.labels, full, batch_size)
     return Mixing(window, batch_size, float(np.mean(distances)), classes, expected)
 
 

@@ -132,12 +132,13 @@ class MappedShard:
         """Checks the headers of three images at the positions in the index."""
         offsets = self.rows.column(image.offset_column).to_numpy()
         sizes = self.rows.column(image.bytes_column).to_numpy()
-        for row in {0, len(offsets) // 2, len(offsets) - 1} if len(offsets) else ():
+        if not len(offsets):
+            return
+        for row in {0, len(offsets) // 2, len(offsets) - 1}:
             # Bytes 124..135 of the tar header before the data hold the size in octal (POSIX ustar). Pixels follow a
             # .npy header, which ends in a newline (NumPy's format description).
-            header = self.data[
-                max(0, int(offsets[row]) - BLOCK_BYTES) : int(offsets[row])
-            ].tobytes()
+            offset = int(offsets[row])
+            header = self.data[max(0, offset - BLOCK_BYTES) : offset].tobytes()
             is_there = (
                 header.endswith(b"\n")
                 if image.kind == "raw"

@@ -70,7 +70,9 @@ class Screen:
     def explain_failure(self, jobs: Sequence[Job]) -> BatchDecodeError | None:
         """The error for the first of these batches with an image that does not decode; called after DALI raised, so
         that everything is tried, even if it passed the check."""
-        for job in () if self._raw else jobs:
+        if self._raw:
+            return None
+        for job in jobs:
             _, faults = self._transcode(job.batch, range(len(job.batch)))
             if faults:
                 return job.error_of(faults)
