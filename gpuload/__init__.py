@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from gpuload.fields.images import Mask
     from gpuload.fields.maps import Depth, Disparity, Flow, InstanceMap, Matte
     from gpuload.fields.maps import Normals, Picture
+    from gpuload.fields.picture_lists import Pictures
     from gpuload.fields.numbers import MultiHot, OneHot, Tokens
     from gpuload.fields.boxes import Boxes
     from gpuload.fields.keypoints import Keypoints
@@ -82,6 +83,7 @@ _LAZY = {
     "fields.captions": "Captions",
     "fields.images": "Mask",
     "fields.maps": "Depth Disparity Flow InstanceMap Matte Normals Picture",
+    "fields.picture_lists": "Pictures",
     "fields.numbers": "MultiHot OneHot Tokens",
     "fields.boxes": "Boxes",
     "fields.keypoints": "Keypoints",
@@ -138,6 +140,7 @@ __all__ = [
     "PadOrCrop",
     "Patches",
     "Picture",
+    "Pictures",
     "RandomCrop",
     "RandomResizedCrop",
     "RemoteError",

@@ -6,6 +6,7 @@ Works on Pillow's images and NumPy arrays; knows neither data sets nor decoders.
 
 import base64
 import io
+import math
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -234,6 +235,19 @@ class Cell(NamedTuple):
 
     picture: Image.Image
     caption: str
+
+
+def side_by_side(pictures: Sequence[Image.Image]) -> Image.Image:
+    """All pictures in rows of a square, RGB; of none a small white picture."""
+    columns = math.ceil(math.sqrt(len(pictures))) or 1
+    rows = -(-len(pictures) // columns) or 1
+    width = max((picture.width for picture in pictures), default=_GAP_PX)
+    height = max((picture.height for picture in pictures), default=_GAP_PX)
+    sheet = Image.new("RGB", (columns * width, rows * height), _PAPER)
+    for number, picture in enumerate(pictures):
+        row, column = divmod(number, columns)
+        sheet.paste(picture, (column * width, row * height))
+    return sheet
 
 
 def draw_sheet(cells: Sequence[Cell]) -> Image.Image:

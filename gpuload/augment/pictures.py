@@ -6,7 +6,8 @@ picture in relative coordinates, and its flips and warps are the same.
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from gpuload.augment.views import Form, View
 from gpuload.errors import ArgumentError
 from gpuload.fields.images import Pixels
 from gpuload.fields.motion import Crops
+from gpuload.fields.rows import Ragged, take
 from gpuload.transforms.steps import Steps, is_affine, is_mixed, is_warp, join
 from gpuload.transforms.warps import mask_steps
 from gpuload.types import F64, I32, I64
@@ -23,6 +25,7 @@ from gpuload.types import F64, I32, I64
 Colors = Literal["same", "own", "none"]
 
 _NAMED_VIEW = 1 << 40  # above the numbers of the views of images
+_MOST_IN_LIST = 20  # bits of the number of a picture in a list
 _WHOLE = 1e-6  # how far a number of pixels may be from a whole one, by rounding
 
 
@@ -35,6 +38,7 @@ class DrawnBatch(NamedTuple):
     augments: Of the image, one for each view.
     views: By picture, as far as they are made; one for each view.
     sizes: By picture, int64 (N, 2), height and width of each.
+    lists: By list of pictures, the same of each picture.
     """
 
     seed: int
@@ -44,6 +48,28 @@ class DrawnBatch(NamedTuple):
     augments: Sequence[Augment]
     views: Mapping[str, tuple[View, ...]]
     sizes: Mapping[str, I64]
+    lists: Mapping[str, Ragged[I64]] = MappingProxyType({})
+
+    def of_pictures(self, name: str, *, apart: bool) -> "DrawnBatch":
+        """The same with a row for each picture of a list in place of each sample.
+
+        Args:
+            name: Of the list, whose sizes become those of a picture of this name.
+            apart: Whether what is drawn differs between the pictures of a sample.
+        """
+        pictures = self.lists[name]
+        rows = pictures.samples
+        repeats = None if self.repeats is None else self.repeats[rows]
+        if apart:
+            before = 0 if repeats is None else repeats << _MOST_IN_LIST
+            repeats = pictures.positions + before
+        sizes = {other: of_other[rows] for other, of_other in self.sizes.items()}
+        return self._replace(
+            samples=self.samples[rows],
+            repeats=repeats,
+            views={other: take(views, rows) for other, views in self.views.items()},
+            sizes={**sizes, name: pictures.content},
+        )
 
 
 class MovedPicture(ABC):
@@ -224,9 +250,9 @@ class FormOf(NamedTuple):
             form = form._replace(interpolation=self.interpolation)
         if self.mean is not None and self.std is not None:
             form = form._replace(mean=self.mean, std=self.std, normalize="constants")
-        is_normalized = form.normalize == "constants" and (
-            any(form.mean) or any(value != 1 for value in form.std)
-        )
+        is_changed = any(form.mean) or any(value != 1 for value in form.std)
+        is_normalized = form.normalize == "constants" and form.dtype != "uint8"
+        is_normalized = is_normalized and is_changed
         if form.channels != self.pixels.channels and is_normalized:
             raise ArgumentError(
                 f"Picture: the constants of normalize are {form.channels} each, and the picture has "
@@ -255,21 +281,116 @@ class Alone(MovedPicture):
 
     def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
         """As `MovedPicture.move`."""
-        heights: I32
-        widths: I32
-        heights, widths = drawn.sizes[self.name].astype(np.int32).T
-        return tuple(
-            self._augment.draw(
-                drawn.seed,
-                drawn.epoch,
-                drawn.samples,
-                widths,
-                heights,
-                view_of(self.name, number),
-                drawn.repeats,
-            )
-            for number in range(self._views)
+        augments = [self._augment] * self._views
+        return _drawn_views(self.name, augments, drawn)
+
+
+class AsImage(MovedPicture):
+    """A picture with crops, flips and changes of its own, drawn as those of the image are.
+
+    Args:
+        name: Of the field.
+        image: The name of the image.
+        form: Makes the form for a view, of that of the image.
+    """
+
+    def __init__(self, name: str, image: str, form: "FormOf") -> None:
+        self.name = name
+        self._image = image
+        self._form = form
+
+    def forms(self, leaders: Mapping[str, tuple[Form, ...]]) -> tuple[Form, ...]:
+        """As `MovedPicture.forms`."""
+        return tuple(map(self._form.of, leaders[self._image]))
+
+    def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
+        """As `MovedPicture.move`."""
+        views = _drawn_views(self.name, drawn.augments, drawn)
+        return tuple(view._replace(erased=None, function=None) for view in views)
+
+
+def _drawn_views(
+    name: str, augments: Sequence[Augment], drawn: DrawnBatch
+) -> tuple[View, ...]:
+    """The views of a picture, each drawn by one of the augmentations."""
+    heights: I32
+    widths: I32
+    heights, widths = drawn.sizes[name].astype(np.int32).T
+    return tuple(
+        augment.draw(
+            drawn.seed,
+            drawn.epoch,
+            drawn.samples,
+            widths,
+            heights,
+            view_of(name, number),
+            drawn.repeats,
         )
+        for number, augment in enumerate(augments)
+    )
+
+
+# Of int64 (N,), the pictures that samples have: how many of each are taken, and the numbers of these.
+Choice = Callable[[I64], tuple[I64, I64]]
+
+
+class MovedList(MovedPicture):
+    """A list of pictures, each of which moves as a picture of its sample does, or by itself.
+
+    Args:
+        picture: How each of them moves.
+        choice: Which of them are taken.
+        geometry: As of `Pictures`.
+        colors: As of `Pictures`.
+    """
+
+    def __init__(
+        self,
+        picture: MovedPicture,
+        choice: Choice,
+        geometry: Literal["shared", "own"],
+        colors: Literal["same", "own", "each", "none"],
+    ) -> None:
+        self.name = picture.name
+        self._picture = picture
+        self._choice = choice
+        self._geometry = geometry
+        self._colors = colors
+
+    @property
+    def like(self) -> str:
+        """The picture with which they move; their own name, where each moves by itself."""
+        return getattr(self._picture, "like", self.name)
+
+    def forms(self, leaders: Mapping[str, tuple[Form, ...]]) -> tuple[Form, ...]:
+        """As `MovedPicture.forms`."""
+        return self._picture.forms(leaders)
+
+    def choose(self, counts: I64) -> tuple[I64, I64]:
+        """Which pictures of each sample are taken, as `Pictures.chosen` says."""
+        return self._choice(counts)
+
+    def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
+        """Views with a row for each picture of the list."""
+        is_own = self._geometry == "own"
+        is_each = self._colors == "each"
+        apart = is_own or is_each
+        views = self._picture.move(drawn.of_pictures(self.name, apart=apart))
+        if is_each or not is_own:
+            return views
+        together = self._picture.move(drawn.of_pictures(self.name, apart=False))
+        pairs = zip(views, together, strict=True)
+        return tuple(self._recoloured(view, shared) for view, shared in pairs)
+
+    def _recoloured(self, view: View, shared: View) -> View:
+        """A view whose pictures move by themselves, with changes of colour drawn for all of a sample, or without."""
+        if view.steps is None:
+            return view
+        moves = _geometric(view.steps)
+        if self._colors == "none":
+            return view._replace(steps=moves)
+        assert shared.steps is not None
+        return view._replace(steps=join([_without_moves(shared.steps), moves]))
 
 
 def view_of(name: str, number: int) -> int:

@@ -394,6 +394,7 @@ class Show:
 
     def run(self) -> int:
         from gpuload.disk.dataset import Dataset
+        from gpuload.fields.picture_lists import PicturesKind
         from gpuload.fields.pictures import PictureKind
         from gpuload.fields.registry import draw_fields
         from gpuload.pictures import Cell, as_picture, draw_sheet
@@ -413,11 +414,15 @@ class Show:
                 dataset.fields.values(),
                 lambda _: sample,  # noqa: B023
             )
-            further = [
-                Cell(as_picture(sample[field.name]), field.name)
-                for field in dataset.fields.values()
-                if field.kind == PictureKind.name
-            ]
+            further = list[Cell]()
+            for field in dataset.fields.values():
+                if field.kind == PictureKind.name:
+                    further.append(Cell(as_picture(sample[field.name]), field.name))
+                elif field.kind == PicturesKind.name:
+                    further += [
+                        Cell(as_picture(one), f"{field.name} {number}")
+                        for number, one in enumerate(sample[field.name])
+                    ]
             if further:
                 image = Cell(picture, dataset.manifest.image.name)
                 picture = draw_sheet([image, *further])

@@ -28,7 +28,7 @@ from gpuload.decode.interface import (
 from gpuload.decode.runner import Runner
 from gpuload.errors import DecodeError
 from gpuload.fields.images import GRAY, RGB, Pixels
-from gpuload.fields.rows import take
+from gpuload.fields.rows import Ragged, take
 from gpuload.read.batch import Batch
 from gpuload.types import I64, U8, HeightWidth
 
@@ -205,7 +205,11 @@ class _Call:
         if on_corrupt == "mark":
             return decoded
         self._repair(flight)
-        if is_spare or flight.rows is None:
+        has_lists = any(
+            isinstance(pictures, Ragged)
+            for pictures in flight.asked.encoded.pictures.values()
+        )
+        if is_spare or flight.rows is None or has_lists:
             return None
         # Copied: to decode it again would mean to decode the batches after it again, too.
         rows = sorted(decoded.broken)
@@ -275,8 +279,13 @@ def _with_placeholders(
     """
     black: dict[Place, U8] = {}
     for name, of_picture in pixels.items():
-        stored = batch.encoded.pictures[name]
-        for row in rows:
+        stored = batch.encoded.stored(name)
+        pictures = batch.encoded.pictures[name]
+        samples = np.array(sorted(rows), np.int64)
+        black_rows = (
+            pictures.rows_of(samples) if isinstance(pictures, Ragged) else samples
+        )
+        for row in black_rows.tolist():
             height, width = stored.size(row)
             if stored.raw[row]:
                 black[row, name] = np.zeros(height * width * of_picture.bytes, np.uint8)

@@ -51,7 +51,7 @@ from gpuload.fields.rows import MovingField, take
 from gpuload.functions.function import Caller, Entries, FailedCallError, Sample, name_of
 from gpuload.kernels.structs import PICTURE
 from gpuload.machine.apart import Flag
-from gpuload.read.batch import Batch
+from gpuload.read.batch import Batch, Views
 from gpuload.types import U8, Array
 
 # Writes the levels of one image, or its values if nothing else remains to be done, to a `native.values.PixelTarget`.
@@ -184,10 +184,10 @@ class CallFunctions(Stage):
     def inner(self, job: Job) -> tuple[Job]:
         """The decoder's part: the views without a function before the crop. For a function after the crop, the views
         are cropped only."""
-        inner = {
+        inner: Views = {
             name: tuple(
                 _unflipped(view) if form.function else view
-                for form, view in zip(self.forms, job.batch.views[name], strict=True)
+                for form, view in zip(self.forms, job.batch.views_of(name), strict=True)
                 if form.function != "before_crop"
             )
             for name in (self.image, *self.fills)
@@ -580,7 +580,7 @@ class WholeImages:
             pixels = self._in_mode(plan.pictures[row : row + 1], height, width)
         masks = []
         for name in names:
-            stored = batch.encoded.pictures[name]
+            stored = batch.encoded.stored(name)
             try:
                 masks.append(decode_mask(stored.contents[row], (height, width)))
             except UndecodableError as error:

@@ -141,7 +141,7 @@ class Finish(Stage):
                     self._postprocess[picture.name],
                     picture.forms,
                     decoded.pictures[picture.name],
-                    job.batch.views[picture.name],
+                    job.batch.views_of(picture.name),
                 )
             )
             for picture in self._pictures

@@ -15,6 +15,7 @@ from gpuload.augment.crops import Crops
 from gpuload.errors import DeviceError
 from gpuload.fields.images import RGB, Pixels
 from gpuload.fields.maps import MapValues
+from gpuload.fields.rows import Ragged
 from gpuload.read.batch import Batch
 from gpuload.types import U8, HeightWidth
 
@@ -184,21 +185,25 @@ def capture_fault(device: str) -> DeviceError:
     )
 
 
-Place = tuple[int, str]  # a row of a batch, and the name of a picture
+Place = tuple[int, str]  # a row of the stored pictures of a name, and this name
 
 
 def with_stored(batch: Batch, contents: Mapping[Place, U8]) -> Batch:
     """The batch with other bytes at these places."""
     pictures = dict(batch.encoded.pictures)
     for name in dict.fromkeys(name for _, name in contents):
-        stored = pictures[name]
+        stored = batch.encoded.stored(name)
         files = list(stored.contents)
         spans = stored.spans.copy()
         for (row, of_picture), data in contents.items():
             if of_picture == name:
                 files[row] = data
                 spans[row] = (data.ctypes.data, data.nbytes)
-        pictures[name] = replace(stored, contents=files, spans=spans)
+        written = replace(stored, contents=files, spans=spans)
+        before = pictures[name]
+        pictures[name] = written
+        if isinstance(before, Ragged):
+            pictures[name] = Ragged(before.counts, written)
     return replace(batch, encoded=replace(batch.encoded, pictures=pictures))
 
 
@@ -206,7 +211,7 @@ def no_pixels(batch: Batch, pictures: Sequence[PictureForm]) -> Decoded:
     """The decoded form of a batch without samples."""
     arrays = {}
     for picture in pictures:
-        views = zip(picture.forms, batch.views[picture.name], strict=True)
+        views = zip(picture.forms, batch.views_of(picture.name), strict=True)
         arrays[picture.name] = tuple(
             np.empty((0, *picture.shape(form, view.size)), picture.dtype(form))
             for form, view in views

@@ -39,7 +39,7 @@ class MakePatches(Stage):
     def begin(self, job: Job) -> Work | None:
         """As `Stage.begin`. On a GPU the batch is complete."""
         (images,) = job.decoded.pictures[self._image]
-        shapes = patch_shapes(job.batch.views[self._image][0], self._patch)
+        shapes = patch_shapes(job.batch.views_of(self._image)[0], self._patch)
         longest = int(shapes.prod(axis=1).max(initial=1))
         size = self._patch**2 * images.shape[-1]
         rows = iter(range(0, len(shapes), _AT_ONCE))

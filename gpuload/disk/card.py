@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from gpuload.disk.commit import open_index
 from gpuload.disk.manifest import CARD_NAME, Manifest
 from gpuload.fields.field import Field
+from gpuload.fields.picture_lists import members_of
 from gpuload.fields.registry import kind_of
 from gpuload.store.files import write_atomically
 from gpuload.types import ClassNames
@@ -147,7 +148,7 @@ def _features(manifests: Mapping[Path, Manifest]) -> list[dict[str, Any]]:
             kind = kind_of(field)
             classes = _distinct(kind.class_names(field, manifest.classes))
             dimensions = _dimensions(split, manifest, field)
-            for member in field.member.split(";"):
+            for member in members_of(field):
                 features[member] = kind.hub_feature(field, classes, dimensions)
     features["__key__"] = {"dtype": "string"}
     features["__url__"] = {"dtype": "string"}

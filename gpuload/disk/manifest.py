@@ -219,7 +219,8 @@ class Manifest:
     @property
     def version(self) -> int:
         """The first version of the format that has what this set holds."""
-        has_pictures = any(field.kind == "picture" for field in self.fields)
+        several = ("picture", "pictures")
+        has_pictures = any(field.kind in several for field in self.fields)
         if has_pictures or self.image.name != IMAGE.name:
             return 3
         encodings = {member.lower() for member in self.image.member.split(";")}

@@ -32,7 +32,9 @@ def _as_member(value: Any) -> str:
 
 STORED_TEXT = Rule(f"a text of up to {_MOST_TEXT:,} characters", _as_stored_text)
 _CATEGORY_IDS = optional(several(whole(-(2**63), 2**63 - 1), "a list of whole numbers"))
-_NEWER = ("category_ids", "instances_of")  # what older versions do not write
+_COUNTS = optional(several(whole(0, 2**31 - 1), "two numbers of pictures"))
+# What older versions do not write.
+_NEWER = ("category_ids", "instances_of", "counts")
 CLASS_NAMES = optional(
     Rule("a list of texts", lambda value: tuple(map(_as_stored_text, as_items(value))))
 )
@@ -51,6 +53,7 @@ class Field:
     category_ids: the source's number of each class, where the set was packed from COCO's JSON or by --classes; -1 for
         a class that the source lacks.
     instances_of: of "keypoints", the field of boxes whose instances these are, in the same order.
+    counts: of "pictures", how many a sample has: the least and the most.
     dtype: of an "array", and of the pixels of an "image" or "raw" that is not RGB, in NumPy's notation, such as "<i8".
     """
 
@@ -62,6 +65,7 @@ class Field:
     dtype: Annotated[str | None, optional(STORED_TEXT)] = None
     category_ids: Annotated[tuple[int, ...] | None, _CATEGORY_IDS] = None
     instances_of: Annotated[str | None, optional(STORED_TEXT)] = None
+    counts: Annotated[tuple[int, ...] | None, _COUNTS] = None
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> "Field":

@@ -129,6 +129,7 @@ class Kind:
     bound: what takes its values from batches, by a spec. plain: the same for a field that is requested by its name;
         None: as by the first of `specs` with its defaults.
     stays_in_shard: whether the index holds only the location of the value, because the value itself is too large.
+    listed_as: of such a kind, the type of the column of a listing that tells a source where to find the value.
     keys: keys of a sample (a dict) whose values are of this kind, whatever their type.
     usual_names: names of table columns, in lower case, that are taken to be of this kind.
     in_tables: whether tables may have a column of this kind.
@@ -146,6 +147,7 @@ class Kind:
     bound: ClassVar[type[BoundField]]
     plain: ClassVar[type[BoundField] | None] = None
     stays_in_shard: ClassVar[bool] = False
+    listed_as: ClassVar[pa.DataType] = pa.large_string()
     keys: ClassVar[tuple[str, ...]] = ()
     usual_names: ClassVar[tuple[str, ...]] = ()
     in_tables: ClassVar[bool] = False

@@ -55,7 +55,7 @@ def _as_normalize(value: Any) -> Any:
 
 
 _NUMBER = Rule("a number, or NaN", _as_number_or_nan)
-_NORMALIZE = Rule("gpuload.Normalize(mean, std)", _as_normalize)
+NORMALIZE = Rule("gpuload.Normalize(mean, std)", _as_normalize)
 
 
 class MapValues(ABC):
@@ -316,7 +316,7 @@ class Picture(PictureSpec):
         Literal["nearest", "bilinear", "bicubic"] | None,
         optional(member("nearest", "bilinear", "bicubic")),
     ] = None
-    normalize: Annotated[Any, optional(_NORMALIZE)] = None
+    normalize: Annotated[Any, optional(NORMALIZE)] = None
     swapped: Annotated[bool, FLAG] = False
 
 

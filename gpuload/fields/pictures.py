@@ -89,6 +89,15 @@ class PictureKind(Kind):
             return Path(value).suffix.lower() in PICTURE_SUFFIXES
         return isinstance(value, bytes) and value.startswith(_SIGNATURES)
 
+    def with_others(self, name: str, sample: Mapping[str, Any]) -> str:
+        """As `Kind.with_others`: a list of pictures is of another kind, a list of numbers an array."""
+        value = sample[name]
+        is_list = isinstance(value, list | tuple)
+        is_of_numbers = is_list and any(
+            isinstance(one, list | int | float) for one in value
+        )
+        return "pictures" if is_list and not is_of_numbers else self.name
+
     def guess(self, member: str, content: Callable[[], bytes]) -> Field | None:
         """Of "right.png" the picture `right`; an image without a name of its own is that of the sample."""
         name, _, extension = member.rpartition(".")

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,68 @@ class Batched:
     """Base class of dataclasses that are containers."""
 
     __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Ragged(Generic[T]):
+    """Any number of rows for each of N samples, as one container of them all.
+
+    For `map_tree`, `take` and `merge` it is a value with N rows.
+
+    Attributes:
+        counts: int64 (N,), the rows of each sample.
+        content: A container of sum(counts) rows, those of one sample after another.
+    """
+
+    counts: I64
+    content: T
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def ends(self) -> I64:
+        """int64 (N,): where the rows of each sample end."""
+        return np.cumsum(self.counts)
+
+    @property
+    def samples(self) -> I64:
+        """int64 (sum(counts),): the sample of each row."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    @property
+    def positions(self) -> I64:
+        """int64 (sum(counts),): the number of each row among those of its sample."""
+        return spread(np.zeros_like(self.counts), self.counts)
+
+    def rows_of(self, samples: I64) -> I64:
+        """The rows of these samples, in this order."""
+        starts = self.ends - self.counts
+        return spread(starts[samples], self.counts[samples])
+
+    def take(self, samples: I64 | slice) -> "Ragged[T]":
+        """That of these samples, in this order; a slice copies nothing."""
+        if isinstance(samples, slice):
+            first, stop, _ = samples.indices(len(self.counts))
+            ends = np.concatenate([[0], self.ends])
+            rows = slice(int(ends[first]), int(ends[max(first, stop)]))
+            return Ragged(self.counts[samples], take(self.content, rows))
+        content = take(self.content, self.rows_of(samples))
+        return Ragged(self.counts[samples], content)
+
+    @staticmethod
+    def merged(parts: "Sequence[Ragged[T]]", samples: Sequence[I64]) -> "Ragged[T]":
+        """Joins some; those of each go to its samples."""
+        counts = _merge([part.counts for part in parts], samples)
+        whole = Ragged(counts, None)
+        rows = [whole.rows_of(of_part) for of_part in samples]
+        return Ragged(counts, merge([part.content for part in parts], rows))
+
+
+def spread(starts: I64, counts: I64) -> I64:
+    """int64 (sum(counts),): so many numbers in turn from each start. 5 and 2, 8 and 1 give 5, 6, 8."""
+    first = np.cumsum(counts) - counts
+    return np.repeat(starts - first, counts) + np.arange(int(counts.sum()))
 
 
 class Each(list[Any]):
@@ -59,6 +121,8 @@ def merge(parts: Sequence[T], rows: Sequence[I64]) -> T:
 
 
 def _take(values: Any, rows: Any) -> Any:
+    if isinstance(values, Ragged):
+        return values.take(rows)
     if getattr(values, "ndim", 0) or (isinstance(rows, slice) and _has_rows(values)):
         return values[rows]
     if isinstance(values, pa.Array):
@@ -74,6 +138,8 @@ def _has_rows(values: Any) -> bool:
 
 def _merge(parts: Sequence[Any], rows: Sequence[I64]) -> Any:
     first = parts[0]
+    if isinstance(first, Ragged):
+        return Ragged.merged(parts, rows)
     if isinstance(first, np.ndarray):
         merged = np.empty((sum(map(len, parts)), *first.shape[1:]), first.dtype)
         for part, places in zip(parts, rows, strict=True):

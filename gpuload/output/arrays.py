@@ -48,6 +48,10 @@ class Arrays:
         """An array of the same shape and dtype as a NumPy array."""
         return array
 
+    def zeros(self, like: Any, shape: tuple[int, ...]) -> Any:
+        """Zeros of another array's type, where it is."""
+        return np.zeros(shape, like.dtype)
+
     def cast(self, array: Any, dtype: str) -> Any:
         """An array of this class with this dtype; itself, if it has it already."""
         return array if str(array.dtype) == dtype else array.astype(dtype)
@@ -131,6 +135,9 @@ class _TorchArrays(Arrays):
         with self._torch.cuda.device(self._device_id):
             return tensor.pin_memory().to(self.device, non_blocking=True)
 
+    def zeros(self, like: Any, shape: tuple[int, ...]) -> Any:
+        return like.new_zeros(shape)
+
     def cast(self, array: Any, dtype: str) -> Any:
         wanted = getattr(self._torch, dtype)
         return array if array.dtype == wanted else array.to(wanted)
@@ -194,6 +201,10 @@ class _CupyArrays(Arrays):
     def from_host(self, array: npt.NDArray[Any]) -> Any:
         with self._on_device():
             return self._cupy.asarray(array)
+
+    def zeros(self, like: Any, shape: tuple[int, ...]) -> Any:
+        with self._on_device():
+            return self._cupy.zeros(shape, like.dtype)
 
     def cast(self, array: Any, dtype: str) -> Any:
         with self._on_device():

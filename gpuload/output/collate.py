@@ -5,15 +5,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from gpuload.augment import Augment
+from gpuload.augment import Augment, View
 from gpuload.augment.pictures import (
     Alone,
+    AsImage,
     Follower,
     FormOf,
+    MovedList,
     MovedMask,
     MovedPicture,
 )
@@ -31,13 +34,26 @@ from gpuload.fields.kind import FieldSpec
 from gpuload.fields.maps import IdValues
 from gpuload.fields.motion import Motion
 from gpuload.fields.numbers import BoundIntegers
+from gpuload.fields.picture_lists import (
+    PackedPictures,
+    PaddedPictures,
+    Pictures,
+    PicturesKind,
+)
 from gpuload.fields.registry import Computed, bind_field
-from gpuload.fields.rows import Each, MovingField, PixelField, Rows, map_tree
+from gpuload.fields.rows import (
+    Each,
+    MovingField,
+    PixelField,
+    Ragged,
+    Rows,
+    map_tree,
+)
 from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
 from gpuload.read.shards import check_first_rows
 from gpuload.transforms.warps import affine_of
-from gpuload.types import I64, HeightWidth
+from gpuload.types import I64
 
 CORRUPT = "corrupt"  # the field that on_corrupt="mark" adds
 
@@ -239,13 +255,15 @@ class Collate:
                 views = [
                     self._array(make, pixels, array) for array in decoded.pictures[name]
                 ]
+                if self._marks and broken:
+                    owners = batch.encoded.owners(name)
+                    rows = _rows_of(owners, broken)
+                    _clear(views, rows, missing_value(pixels))
                 if self._patch and name == self.image:
                     shapes = patch_shapes(batch.image_views[0], self._patch)
                     fields[name] = _with_places(make, views[0], shapes)
                 else:
-                    fields[name] = self._pixels(batch, name, views)
-                if self._marks and broken:
-                    _clear(fields[name], list(broken), missing_value(pixels))
+                    fields[name] = self._pixels(batch, name, views, make)
             if self._transforms:
                 fields = self._transform(batch, fields, arrays)
         if self._marks:
@@ -321,22 +339,21 @@ class Collate:
         values = make.from_decoder(array)
         return values[:, 0] if isinstance(field.values, IdValues) else values
 
-    def _pixels(self, batch: Batch, name: str, arrays: list[Any]) -> Any:
+    def _pixels(self, batch: Batch, name: str, arrays: list[Any], make: Arrays) -> Any:
         """The pictures of all views; in a list, each without its padding."""
+        stored = batch.encoded.pictures[name]
         for number, (view, is_list) in enumerate(
-            zip(batch.views[name], self._lists, strict=True)
+            zip(batch.views_of(name), self._lists, strict=True)
         ):
-            if view.crops.sizes is None:
-                continue
-            height, width = view.size
-            # Smaller if the largest was replaced.
-            arrays[number] = arrays[number][..., :height, :width]
-            if is_list:
-                padded = arrays[number]
-                arrays[number] = [
-                    _top_left(padded[row], view.own_size(row))
-                    for row in range(len(batch))
-                ]
+            if view.crops.sizes is not None:
+                height, width = view.size
+                # Smaller if the largest was replaced.
+                arrays[number] = arrays[number][..., :height, :width]
+                if is_list:
+                    arrays[number] = _in_own_sizes(arrays[number], view)
+            if isinstance(stored, Ragged):
+                spec = self._pixel_fields[name].spec
+                arrays[number] = _of_samples(arrays[number], stored.counts, spec, make)
         return self._views(arrays)
 
     def _views(self, values: list[Any]) -> Any:
@@ -350,7 +367,44 @@ class Collate:
             if field is None
             else field.kind != "mask" and field.values is None
         )
-        return _each(lambda array: arrays.adopt(array, is_image=is_image), value)
+        return _each(
+            # The counts of a list of pictures are no images.
+            lambda array: arrays.adopt(array, is_image=is_image and array.ndim > 1),
+            value,
+        )
+
+
+def _in_own_sizes(images: Any, view: View) -> list[Any]:
+    """Each image without its padding."""
+    sizes = map(view.own_size, range(len(images)))
+    return [
+        image[..., :height, :width]
+        for image, (height, width) in zip(images, sizes, strict=True)
+    ]
+
+
+def _of_samples(pixels: Any, counts: I64, spec: Pictures, make: Arrays) -> Any:
+    """The pictures of a list as `Pictures` says.
+
+    Args:
+        pixels: (sum of counts, C, height, width), or a list of pictures of several sizes.
+        counts: int64 (N,), of each sample.
+        spec: With which the list was requested.
+        make: Makes arrays.
+    """
+    if isinstance(pixels, list):
+        ends = np.cumsum([0, *counts.tolist()]).tolist()
+        return [pixels[start:end] for start, end in pairwise(ends)]
+    if spec.count is None:
+        return PackedPictures(pixels, make.from_host(counts))
+    if spec.fewer != "pad":
+        return pixels.reshape(len(counts), spec.count, *pixels.shape[1:])
+    padded = make.zeros(pixels, (len(counts) * spec.count, *pixels.shape[1:]))
+    rows = Ragged(counts, None)
+    places = rows.samples * spec.count + rows.positions
+    padded[make.from_host(places)] = pixels
+    whole = padded.reshape(len(counts), spec.count, *pixels.shape[1:])
+    return PaddedPictures(whole, make.from_host(counts))
 
 
 def _names_added(transforms: Iterable[BatchTransform]) -> set[str]:
@@ -428,27 +482,37 @@ def moved_pictures(
             f"augment: {strangers[0]!r} is not among the requested pictures, {some_of([image, *waiting])}"
         )
     pictures: dict[str, MovedPicture] = {}
+    leaders = [image]
     while waiting:
         ready = [
             name
             for name, picture in waiting.items()
-            if getattr(picture, "like", image) in (image, *pictures)
+            if getattr(picture, "like", image) in (*leaders, _own_leader(picture))
         ]
         if not ready:
             name, picture = next(iter(waiting.items()))
             raise ArgumentError(
                 f"fields: {name!r} moves as {getattr(picture, 'like', image)!r}, which is no requested picture that is "
-                f"moved before it. Request it too, or give like={image!r}"
+                f"moved before it, or a list. Request it too, or give like={image!r}"
             )
         for name in ready:
             pictures[name] = waiting.pop(name)
+            if not isinstance(pictures[name], MovedList):
+                leaders.append(name)
     return tuple(pictures.values())
+
+
+def _own_leader(picture: MovedPicture) -> str | None:
+    """The name of a list whose pictures move by themselves."""
+    return picture.name if isinstance(picture, MovedList) else None
 
 
 def moved_picture(
     image: str, field: PixelField, alone: Mapping[str, Augment], views: int
 ) -> MovedPicture:
     """How a picture is moved. The arguments are those of `moved_pictures`."""
+    if field.kind == PicturesKind.name:
+        return moved_list(image, field, alone.get(field.name), views)
     if field.name in alone:
         if field.kind == "mask" or field.values is not None:
             raise ArgumentError(
@@ -476,6 +540,47 @@ def moved_picture(
         form,
         swapped=getattr(spec, "swapped", False),
     )
+
+
+def moved_list(
+    image: str, field: PixelField, augment: Augment | None, views: int
+) -> MovedList:
+    """How the pictures of a list are moved.
+
+    Args:
+        image: The name of the image.
+        field: The list.
+        augment: Of the list alone; None: that of the image.
+        views: The number of views of the image.
+
+    Raises:
+        ArgumentError: They have an augmentation of their own, and are to move as another picture.
+    """
+    spec: Pictures = field.spec
+    assert field.field is not None
+    normalize = spec.normalize
+    form = FormOf(
+        takes_values=False,
+        interpolation=spec.interpolation,
+        pixels=Pixels.of_field(field.field),
+        mean=None if normalize is None else normalize.mean,
+        std=None if normalize is None else normalize.std,
+    )
+    colors = spec.drawn_colors
+    moved: MovedPicture
+    if augment is not None:
+        if spec.geometry != "own":
+            raise ArgumentError(
+                f"augment: the pictures of {field.name!r} move with another one, unless each is drawn by itself. Give "
+                f"Pictures({field.name!r}, geometry='own'), or no augmentation of their own"
+            )
+        moved = Alone(field.name, augment, views)
+    elif spec.geometry == "own":
+        moved = AsImage(field.name, image, form)
+    else:
+        own = "own" if colors == "each" else colors
+        moved = Follower(field.name, spec.like or image, spec.scale, own, form)
+    return MovedList(moved, spec.chosen, spec.geometry, colors)
 
 
 def _rows(
@@ -515,10 +620,12 @@ def _rows(
     )
 
 
-def _top_left(image: Any, size: HeightWidth) -> Any:
-    """The part of this (height, width) of an image (C, height, width), or of a mask."""
-    height, width = size
-    return image[..., :height, :width]
+def _rows_of(owners: I64 | None, samples: Sequence[int]) -> list[int]:
+    """The pictures of these samples. owners: the sample of each picture; None: there is one of each."""
+    if owners is None:
+        return list(samples)
+    rows: list[int] = np.flatnonzero(np.isin(owners, list(samples))).tolist()
+    return rows
 
 
 def _with_places(make: Arrays, patches: Any, shapes: I64) -> dict[str, Any]:
@@ -538,16 +645,10 @@ def _with_places(make: Arrays, patches: Any, shapes: I64) -> dict[str, Any]:
     }
 
 
-def _clear(pixels: Any, rows: list[int], level: float) -> None:
-    """Sets these rows of an array, or of one for each view, to a level."""
-    views = pixels if isinstance(pixels, tuple) else (pixels,)
-    for view in views:
-        array = view["patches"] if isinstance(view, dict) else view
-        if isinstance(array, list):  # each of its own size
-            for row in rows:
-                array[row][:] = level
-        else:
-            array[rows] = level
+def _clear(views: Sequence[Any], rows: list[int], level: float) -> None:
+    """Sets these rows of an array for each view to a level."""
+    for array in views:
+        array[rows] = level
 
 
 def _each(make: Callable[[Any], Any], value: Any) -> Any:

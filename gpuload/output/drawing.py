@@ -9,14 +9,20 @@ from PIL import Image
 from gpuload.augment import Form
 from gpuload.fields.field import Field
 from gpuload.fields.kind import FieldSpec
+from gpuload.fields.picture_lists import (
+    PackedPictures,
+    PaddedPictures,
+    PicturesKind,
+)
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import draw_fields, kind_of
 from gpuload.fields.rows import map_tree, take
 from gpuload.output.collate import CORRUPT
-from gpuload.pictures import Cell, as_picture, as_rgb, stretched
+from gpuload.pictures import Cell, as_picture, as_rgb, side_by_side, stretched
 from gpuload.types import ClassNames
 
 _SEPARATOR = " · "
+_FURTHER = (PictureKind.name, PicturesKind.name)
 
 
 class BatchDrawing:
@@ -52,7 +58,7 @@ class BatchDrawing:
         further = [
             name
             for name in self._specs
-            if name in self._fields and self._fields[name].kind == PictureKind.name
+            if name in self._fields and self._fields[name].kind in _FURTHER
         ]
         return len(self._forms) * (1 + len(further))
 
@@ -61,7 +67,8 @@ class BatchDrawing:
         view."""
         fields = batch if isinstance(batch, Mapping) else batch._asdict()
         samples = min(count, len(_views_of(fields[self._image])[0]))
-        drawn = map_tree(_as_numpy, take(dict(fields), slice(samples)))
+        of_samples = {name: _by_sample(value) for name, value in fields.items()}
+        drawn = map_tree(_as_numpy, take(of_samples, slice(samples)))
         views = self._levels(drawn)
         cells = []
         for row in range(samples):
@@ -88,10 +95,13 @@ class BatchDrawing:
         cells = []
         for name, value in batch.items():
             field = self._fields.get(name)
-            if field is not None and field.kind == PictureKind.name:
-                values = np.asarray(_of_view(value, view)[row], np.float32)
-                planes = values if values.ndim == 3 else values[None]
-                cells.append(Cell(as_picture(np.moveaxis(planes, 0, 2)), name))
+            if field is None or field.kind not in _FURTHER:
+                continue
+            shown = _of_view(value, view)[row]
+            if field.kind == PictureKind.name:
+                cells.append(Cell(_stretched(shown), name))
+            else:
+                cells.append(Cell(side_by_side(list(map(_stretched, shown))), name))
         return cells
 
     def _draw(
@@ -125,6 +135,25 @@ class BatchDrawing:
                 kind.caption(field, self._specs.get(name), first_view[row], classes)
             )
         return _SEPARATOR.join(text for text in texts if text)
+
+
+def _by_sample(value: Any) -> Any:
+    """The pictures of each sample, where a field holds lists of them; any other field as it is."""
+    if isinstance(value, PackedPictures):
+        return value.split()
+    if isinstance(value, PaddedPictures):
+        pairs = zip(value.pixels, value.counts.tolist(), strict=True)
+        return [pictures[:count] for pictures, count in pairs]
+    if type(value) is tuple:
+        return tuple(map(_by_sample, value))
+    return value
+
+
+def _stretched(values: Any) -> Image.Image:
+    """A picture of values (C, height, width) or (height, width), from the smallest to the largest."""
+    numbers = np.asarray(values, np.float32)
+    planes = numbers if numbers.ndim == 3 else numbers[None]
+    return as_picture(np.moveaxis(planes, 0, 2))
 
 
 def _views_of(images: Any) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, get_args
 
+import numpy as np
 import pyarrow as pa
 from braceexpand import braceexpand
 
@@ -59,8 +60,11 @@ from gpuload.errors import (
     SourceError,
 )
 from gpuload.fields.field import IMAGE, LABEL, Field
-from gpuload.fields.images import POINTS, picture_columns
+from gpuload.fields.images import POINTS, is_raw, picture_columns
+from gpuload.fields.picture_lists import PicturesKind, list_columns
+from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import index_schema
+from gpuload.fields.rows import flat, lengths_of
 from gpuload.formats import Conversion, converted, open_file
 from gpuload.headers import png
 from gpuload.headers.jpeg import upright_size
@@ -642,7 +646,9 @@ def add_points(
     has_points = list[bool]()
     image = dataset.manifest.image
     shards = len(dataset.shard_paths)
-    pictures = [field for field in dataset.fields.values() if field.kind == "picture"]
+    further = [field for field in dataset.fields.values() if not is_raw(field)]
+    pictures = [field for field in further if field.kind == PictureKind.name]
+    lists = [field for field in further if field.kind == PicturesKind.name]
 
     def rows_of(number: int, shard: Path | URL) -> pa.RecordBatch:
         if not isinstance(shard, Path):
@@ -658,6 +664,14 @@ def add_points(
             def find(offset: int, size: int, width: int, height: int) -> bytes:
                 return find_points(data[offset : offset + size], width, height) or b""
 
+            def find_lists(field: Field) -> pa.Array:
+                names = list_columns(field.name)
+                lists = [rows.column(name) for name in names[:4]]
+                numbers = (flat(one).tolist() for one in lists)
+                found = pa.array(pool.map(find, *numbers), POINTS_COLUMN.type)
+                ends = np.cumsum([0, *lengths_of(lists[0])])
+                return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), found)
+
             def find_all(field: Field, width: str, height: str) -> pa.Array:
                 names = field.offset_column, field.bytes_column, width, height
                 columns = (rows.column(name).to_pylist() for name in names)
@@ -665,14 +679,17 @@ def add_points(
 
             points = find_all(image, "width", "height")
             of_pictures = {
-                picture_columns(field.name): find_all(
+                picture_columns(field.name)[2]: find_all(
                     field, *picture_columns(field.name)[:2]
                 )
                 for field in pictures
             }
+            of_pictures |= {
+                list_columns(field.name).points: find_lists(field) for field in lists
+            }
         has_points.extend(map(bool, points.to_pylist()))
         watch(number + 1, shards)
-        for (_, _, column), values in of_pictures.items():
+        for column, values in of_pictures.items():
             place = rows.schema.get_field_index(column)
             rows = rows.set_column(place, rows.schema.field(place), values)
         rows = rows.drop_columns([POINTS]) if POINTS in rows.schema.names else rows

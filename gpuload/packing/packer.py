@@ -26,6 +26,7 @@ from gpuload.disk.places import FILE_NAME
 from gpuload.errors import ArgumentError, OutputError, RemoteError, SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.images import has_seek_points
+from gpuload.fields.picture_lists import PicturesKind, any_member
 from gpuload.fields.pictures import PictureKind
 from gpuload.formats.masks import FEW_BITS, MANY_BITS
 from gpuload.machine.fork_server import sigint_deferred
@@ -592,9 +593,10 @@ class _PackingRun:
         total = self.totals[split.name]
         infos = [ShardInfo(**info) for info in total.shards]
         infos.sort(key=lambda info: (len(info.name), info.name))
-        others = [
+        with_ends = (
             _with_ends(field, total.extensions, old) for field in self.state.fields
-        ]
+        )
+        others = [_with_counts(field, total.counts, old) for field in with_ends]
         spread = spread_of(total.spread, self.options.pixels.peak)
         measured = spread or _mean_and_std(total.histogram)
         mean, std = _joint(
@@ -618,13 +620,13 @@ class _PackingRun:
 
     def _image_field(self, total: ShardReport, old: Manifest) -> Field:
         """The field of the first picture, with all extensions that its members have."""
-        name = self.state.image
-        prefix = "" if name == "image" else f"{name}."
-        members = {f"{prefix}{extension}" for extension in total.members}
+        pixels = self.options.pixels.in_field()
+        members = set(total.members)
         if old.fields:
             members |= set(old.image.member.split(";"))
-        kind = "raw" if members == {f"{prefix}npy"} else "image"
-        pixels = self.options.pixels.in_field()
+        is_raw = {extension.rpartition(".")[2] for extension in members} == {"npy"}
+        kind = "raw" if is_raw else "image"
+        name = self.state.image
         return Field(name, kind, ";".join(sorted(members)), **pixels)
 
     def _packing_facts(self, split: PlannedSplit, old: Manifest) -> dict[str, Any]:
@@ -702,13 +704,35 @@ def _with_ends(field: Field, extensions: Mapping[str, int], old: Manifest) -> Fi
         extensions: Counts of pictures, by field and extension.
         old: The manifest of the split to which shards are appended.
     """
-    if field.kind != PictureKind.name:
+    if field.kind not in (PictureKind.name, PicturesKind.name):
         return field
-    ends = {end for end in extensions if end.rpartition(".")[0] == field.name}
+    name = field.name
+    if field.kind == PicturesKind.name:
+        name = any_member(name, "").removesuffix(".")
+    ends = {end for end in extensions if end.rpartition(".")[0] == name}
     for before in old.fields:
         if before.name == field.name:
             ends |= set(before.member.split(";"))
     return replace(field, member=";".join(sorted(ends)) or field.member)
+
+
+def _with_counts(
+    field: Field, counts: Mapping[str, Sequence[int]], old: Manifest
+) -> Field:
+    """A field with the least and the most pictures that a sample has in it, if it is a list.
+
+    Args:
+        field: Of the set.
+        counts: Of the samples that were packed now, by field.
+        old: As of `_with_ends`.
+    """
+    if field.kind != PicturesKind.name:
+        return field
+    known = list(counts.get(field.name, ()))
+    for before in old.fields:
+        if before.name == field.name:
+            known += before.counts or ()
+    return replace(field, counts=(min(known, default=0), max(known, default=0)))
 
 
 def _report_finished(

@@ -24,6 +24,7 @@ from gpuload.draws import MEASURE, SHUFFLE, SPLIT, make_key, permutation, random
 from gpuload.errors import ArgumentError, DecodeError, OutputError, SourceError, some_of
 from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.images import POINTS, Pixels, is_raw
+from gpuload.fields.picture_lists import PicturesKind, any_member
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import kind_of
 from gpuload.formats.modes import common_mode, mode_of
@@ -33,6 +34,7 @@ from gpuload.packing.output import Output, write_json
 from gpuload.packing.own_files import DESCRIPTIONS, STATE_NAME, shard_files
 from gpuload.packing.workers import Workers
 from gpuload.sources.listing import (
+    BESIDE,
     BYTES,
     DRAWN_HEIGHT,
     DRAWN_WIDTH,
@@ -69,6 +71,7 @@ _RESERVED = (
     POINTS,
     NAME,
     BYTES,
+    BESIDE,
     WHERE,
     DRAWN_WIDTH,
     DRAWN_HEIGHT,
@@ -315,7 +318,8 @@ def fit_pictures(source: Source, listing: Listing, options: Encoding) -> Listing
         ArgumentError: the options resize images, which further pictures would no longer fit.
         SourceError: its pictures have different modes.
     """
-    names = [field.name for field in listing.fields if field.kind == PictureKind.name]
+    kinds = (PictureKind.name, PicturesKind.name)
+    names = [field.name for field in listing.fields if field.kind in kinds]
     if names and options.size is not None:
         raise ArgumentError(
             f"--size resizes images, and {some_of(names)} would no longer fit them. Leave it out: a loader resizes all "
@@ -338,13 +342,18 @@ def _with_mode(source: Source, listing: Listing, field: Field) -> Field:
         )
     pixels = Pixels.of_mode(mode or "RGB")
     is_encoded = pixels.mode in ("RGB", "L", "RGBA", "I;16")
-    return replace(field, member="png" if is_encoded else "npy", **pixels.in_field())
+    extension = "png" if is_encoded else "npy"
+    is_list = field.kind == PicturesKind.name
+    member = any_member(field.name, extension) if is_list else extension
+    return replace(field, member=member, **pixels.in_field())
 
 
 def _modes_of_some(source: Source, listing: Listing, field: Field) -> list[str]:
     """The modes of a few pictures; those that cannot be read are rejected later, with their reasons."""
     rows = np.unique(np.linspace(0, len(listing) - 1, _LOOKED_AT).astype(np.int64))
     places = listing.samples.column(field.name).take(rows).to_pylist()
+    if field.kind == PicturesKind.name:
+        places = [place for of_sample in places for place in of_sample[:_LOOKED_AT]]
     source.expect(places)
     modes = []
     for place in places:
@@ -566,7 +575,7 @@ def _described(image: str, mode: str, fields: Iterable[Field]) -> str:
 
 def _described_member(field: Field) -> str:
     """The extension of its members; of pictures, where it follows from each file, whether they are pixels."""
-    if field.kind != PictureKind.name:
+    if field.kind not in (PictureKind.name, PicturesKind.name):
         return field.member
     return "npy" if is_raw(field) else ""
 
@@ -683,6 +692,8 @@ def _sample_spans(listing: Listing) -> I64:
             for field in listing.fields
         ),
     ]
+    if BESIDE in listing.samples.column_names:
+        members.append(listing.samples.column(BESIDE).to_numpy())
     sizes = np.array(members, np.int64)
     spans: I64 = np.sum(BLOCK_BYTES + -(-sizes // BLOCK_BYTES) * BLOCK_BYTES, axis=0)
     return spans

@@ -8,11 +8,11 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +23,14 @@ from gpuload.disk.manifest import dali_index_path, dali_index_text
 from gpuload.disk.tar import Member, TarWriter
 from gpuload.errors import DecodeError
 from gpuload.fields.field import IMAGE, Field
-from gpuload.fields.images import POINTS, MaskKind
+from gpuload.fields.images import POINTS, MaskKind, Pixels, is_raw, picture_columns
 from gpuload.fields.kind import StoredMember
+from gpuload.fields.picture_lists import (
+    PicturesKind,
+    any_member,
+    list_columns,
+    member_of,
+)
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import index_schema, kind_of
 from gpuload.packing.annotations import fit_annotations
@@ -93,8 +99,9 @@ class ShardReport:
 
     shards: `ShardInfo`s as dicts; none if every sample was rejected, in which case there is no file.
     rejected: of each sample its row in the listing, its name and the reason.
-    kinds, members: number of images by `StoredImage.kind`, and by their extensions. extensions: number of further
-        pictures by field and extension, as in "depth.png".
+    kinds, members: number of images by `StoredImage.kind`, and by the extensions of their members. extensions: number
+        of further pictures by field and extension, as in "depth.png" or "frames.*.jpg".
+    counts: of lists of pictures, the least and the most of a sample, by field.
     histogram: 256 C exact counts of the values of each of C channels over the `measured` images; [] where these are not
         uint8.
     spread: of the measured images where these are not uint8, as `Spread.as_json` gives it, a part for each shard.
@@ -116,6 +123,7 @@ class ShardReport:
     seconds: float = 0.0
     scales: Counter[str] = dataclasses.field(default_factory=Counter)
     extensions: Counter[str] = dataclasses.field(default_factory=Counter)
+    counts: dict[str, list[int]] = dataclasses.field(default_factory=dict)
 
     def add(self, other: "ShardReport") -> None:
         """Adds what another one says."""
@@ -134,6 +142,13 @@ class ShardReport:
         self.seconds += other.seconds
         self.scales += other.scales
         self.extensions += other.extensions
+        for name, counts in other.counts.items():
+            self.count(name, *counts)
+
+    def count(self, name: str, *pictures: int) -> None:
+        """Notes how many pictures samples have in a list."""
+        all_counts = [*self.counts.get(name, ()), *pictures]
+        self.counts[name] = [min(all_counts), max(all_counts)]
 
 
 def pack_shard(job: ShardJob) -> ShardReport:
@@ -194,6 +209,38 @@ def sample_key(number: int, name: str) -> str:
     return f"{number:08d}-{slug}" if slug else f"{number:08d}"
 
 
+class StoredList(NamedTuple):
+    """A list of pictures as they are stored."""
+
+    pictures: list[StoredMember]
+
+    def begins_with(self, image: StoredImage) -> bool:
+        """Whether the first picture is the image, byte for byte, which is then stored once."""
+        return bool(self.pictures) and self.pictures[0].content == image.data
+
+
+Stored = StoredMember | StoredList
+
+
+class _Sample(NamedTuple):
+    """A sample while it is written: its key, its row of the index, and its members so far."""
+
+    key: str
+    row: dict[str, Any]
+    members: list[Member]
+
+
+def _places(of_sample: Sequence[Any]) -> list[str]:
+    """The addresses of all that is read of a sample, some of which are lists of several."""
+    places = list[str]()
+    for entry in of_sample:
+        if isinstance(entry, list):
+            places += entry
+        else:
+            places.append(entry)
+    return places
+
+
 class _HashedFile:
     """Hashes what is written to a file, and lets the kernel write it to the disk meanwhile, so that the sync at the end
     has little to wait for."""
@@ -240,12 +287,13 @@ class _Packing:
             for field in self.job.fields
             if kind_of(field).stays_in_shard
         ]
-        reads = list(
-            zip(
+        reads = [
+            _places(of_sample)
+            for of_sample in zip(
                 *(column.to_pylist() for column in (addresses(self.samples), *stay)),
                 strict=True,
             )
-        )
+        ]
         source.expect([address for several in reads for address in several])
         for position, values in enumerate(self.samples.to_pylist()):
             note(position, self.report.read_bytes)
@@ -263,8 +311,8 @@ class _Packing:
 
     def _read(
         self, address: str, values: dict[str, Any]
-    ) -> tuple[StoredImage, list[StoredMember]]:
-        """Reads and checks one sample: returns its image, and the member of each other field."""
+    ) -> "tuple[StoredImage, list[Stored]]":
+        """Reads and checks one sample: returns its image, and the member or members of each other field."""
         # SIGALRM's default action ends the process even if C code never returns to Python.
         signal.setitimer(signal.ITIMER_REAL, self.job.time_limit_s)
         try:
@@ -276,10 +324,16 @@ class _Packing:
             image = fit_annotations(
                 image, data, (values.get(DRAWN_WIDTH, 0), values.get(DRAWN_HEIGHT, 0))
             )
-            stored = []
+            stored = list[Stored]()
             for field in self.job.fields:
                 kind = kind_of(field)
                 value: Any
+                if isinstance(kind, PicturesKind):
+                    pictures = self._read_list(field, values[field.name])
+                    if values[field.name][:1] == [address]:
+                        image = self._as_picture(image, field, pictures[0])
+                    stored.append(StoredList(pictures))
+                    continue
                 if kind.stays_in_shard:
                     value = self.job.source.read(values[field.name])
                 else:
@@ -306,6 +360,33 @@ class _Packing:
             signal.setitimer(signal.ITIMER_REAL, 0)
         return image, stored
 
+    def _read_list(self, field: Field, places: Sequence[str]) -> list[StoredMember]:
+        pictures = []
+        for place in places:
+            data = self.job.source.read(place)
+            self.report.read_bytes += len(data)
+            pictures.append(self._store_picture(field, data))
+        return pictures
+
+    def _as_picture(
+        self, image: StoredImage, field: Field, picture: StoredMember
+    ) -> StoredImage:
+        """The image, which is the first picture of a list, as that is stored: nothing is lost then, and there is one
+        copy. Itself, where it is to be stored in another way."""
+        encoding = self.job.encoding
+        width, height, points = picture_columns(field.name)
+        is_alike = encoding.encode == "keep" and encoding.size is None
+        if not is_alike or is_raw(field) or encoding.pixels != Pixels.of_field(field):
+            return image
+        return replace(
+            image,
+            data=picture.content,
+            width=picture.values[width],
+            height=picture.values[height],
+            points=picture.values[points],
+            member=picture.extension,
+        )
+
     def _store_picture(self, field: Field, value: Any) -> StoredMember:
         try:
             return store_picture(value, field, self.job.encoding)
@@ -313,7 +394,7 @@ class _Packing:
             raise DecodeError(f"its {field.name!r} {error}") from None
 
     def _add(
-        self, values: dict[str, Any], image: StoredImage, stored: list[StoredMember]
+        self, values: dict[str, Any], image: StoredImage, stored: "list[Stored]"
     ) -> None:
         key = sample_key(self.job.first_row + values[ROW], values[NAME])
         row: dict[str, Any] = {
@@ -321,29 +402,30 @@ class _Packing:
             "source": values[NAME],
             "width": image.width,
             "height": image.height,
+            POINTS: image.points or b"",
         }
-        row[POINTS] = image.points or b""
-        members = []
-        stored = [StoredMember(image.data, image.header, {}), *stored]
-        for field, part in zip(self.fields, stored, strict=True):
-            extension = image.member if field.kind == "image" else part.extension
-            if field.name != "image" and extension:
-                extension = f"{field.name}.{extension}"
-            extension = extension or field.member
-            member = self.tar.append(f"{key}.{extension}", part.content)
-            row[field.offset_column] = member.offset + part.header
-            row[field.bytes_column] = member.size - part.header
-            row.update(part.values)  # the field's other index columns
+        holder = self._list_of_image(image, stored)
+        own_name = "" if self.job.image == "image" else f"{self.job.image}."
+        end = f"{own_name}{image.member}"
+        if holder:
+            end = member_of(holder, 0, image.member)
+        sample = _Sample(key, row, [])
+        first = StoredMember(image.data, image.header, {})
+        self._add_member(sample, self.fields[0], first, end)
+        for field, part in zip(self.job.fields, stored, strict=True):
+            if isinstance(part, StoredList):
+                self._add_list(sample, field, part, field.name == holder)
+                continue
+            own_end = f"{field.name}.{part.extension}" if part.extension else ""
+            self._add_member(sample, field, part, own_end or field.member)
+            if own_end:
+                self.report.extensions[own_end] += 1
             if part.scale:
                 self.report.scales[f"{field.name}: {part.scale}"] += 1
-            members.append(member)
         self.rows.append(row)
-        self.members.append(members)
+        self.members.append(sample.members)
         self.report.kinds[image.kind] += 1
-        self.report.members[image.member] += 1
-        for field, part in zip(self.job.fields, stored[1:], strict=True):
-            if part.extension:
-                self.report.extensions[f"{field.name}.{part.extension}"] += 1
+        self.report.members[end] += 1
         self.report.remarks.update(image.remarks)
         for field in self.job.fields:
             self.report.remarks.update(
@@ -357,6 +439,53 @@ class _Packing:
                 self.spread = Spread(image.measured.shape[2])
             self.spread.add(image.measured)
             self.report.measured += 1
+
+    def _add_member(
+        self, sample: "_Sample", field: Field, part: StoredMember, extension: str
+    ) -> None:
+        """Appends the member of a field, and notes it in the sample's row."""
+        member = self.tar.append(f"{sample.key}.{extension}", part.content)
+        sample.members.append(member)
+        sample.row[field.offset_column] = member.offset + part.header
+        sample.row[field.bytes_column] = member.size - part.header
+        sample.row.update(part.values)  # the field's other index columns
+
+    def _list_of_image(self, image: StoredImage, stored: "list[Stored]") -> str:
+        """The name of the first list that begins with the image; "" where none does."""
+        for field, part in zip(self.job.fields, stored, strict=True):
+            if isinstance(part, StoredList) and part.begins_with(image):
+                return field.name
+        return ""
+
+    def _add_list(
+        self, sample: "_Sample", field: Field, part: "StoredList", has_image: bool
+    ) -> None:
+        """Appends the members of a list of pictures. has_image: whether the image is the first, and there already."""
+        image = self.fields[0]
+        row = sample.row
+        width, height, points = picture_columns(field.name)
+        entries = list[tuple[Any, ...]]()
+        for number, picture in enumerate(part.pictures):
+            self.report.extensions[any_member(field.name, picture.extension)] += 1
+            offset = row[image.offset_column]
+            size = row[image.bytes_column]
+            if number > 0 or not has_image:
+                end = member_of(field.name, number, picture.extension)
+                member = self.tar.append(f"{sample.key}.{end}", picture.content)
+                sample.members.append(member)
+                offset = member.offset + picture.header
+                size = member.size - picture.header
+            own = picture.values
+            entries.append((offset, size, own[width], own[height], own[points]))
+        columns = zip(*entries, strict=True) if entries else [()] * 5
+        row.update(zip(list_columns(field.name), map(list, columns), strict=True))
+        self.report.count(field.name, len(entries))
+        first = min(
+            (offset for offset, *_ in entries), default=row[image.offset_column]
+        )
+        last = max((offset + size for offset, size, *_ in entries), default=first)
+        row[field.offset_column] = first
+        row[field.bytes_column] = last - first
 
     def index_rows(self) -> bytes:
         """The rows of the index, as an Arrow file of one batch."""

@@ -29,7 +29,8 @@ from gpuload.disk.sample import Quarantined, write_quarantine
 from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
 from gpuload.errors import ArgumentError, DecodeError, FormatError, RemoteError
 from gpuload.fields.field import Field
-from gpuload.fields.images import POINTS, Pixels, picture_columns
+from gpuload.fields.images import POINTS, Pixels, is_raw, picture_columns
+from gpuload.fields.picture_lists import PicturesKind, member_of
 from gpuload.fields.registry import kind_of
 from gpuload.machine.fork_server import exit_name
 from gpuload.machine.limits import count_cores
@@ -435,8 +436,11 @@ def _joined_faults(manifest: Manifest, folder: Path) -> Iterator[str]:
 def _faults(
     job: VerifyJob, row: dict[str, Any], members: Sequence[Member], file: BinaryIO
 ) -> list[str]:
-    faults = []
+    faults = list[str]()
     for field in job.fields:
+        if field.kind == PicturesKind.name:
+            faults += _faults_of_list(job, field, row, members, file)
+            continue
         offset = row[field.offset_column]
         size = row[field.bytes_column]
         is_caption = row.get(field.name) == ""
@@ -466,10 +470,51 @@ def _member_of(members: Sequence[Member], offset: int, size: int) -> Member | No
     return None
 
 
+def _faults_of_list(
+    job: VerifyJob,
+    field: Field,
+    row: dict[str, Any],
+    members: Sequence[Member],
+    file: BinaryIO,
+) -> Iterator[str]:
+    """The faults of a list of pictures, the first of which may be the image."""
+    by_end = {member.offset + member.size: member for member in members}
+    encodings = {end.rpartition(".")[2] for end in field.member.split(";")}
+    kind = kind_of(field)
+    assert isinstance(kind, PicturesKind)
+    spans = list[tuple[int, int]]()
+    for number, (offset, own_row) in enumerate(kind.each_row(field, row)):
+        name = f"{field.name} {number}"
+        end = offset + own_row[field.bytes_column]
+        spans.append((offset, end))
+        member = by_end.get(end)
+        known = {member_of(field.name, number, encoding) for encoding in encodings}
+        if (
+            member is None
+            or member.offset > offset
+            or split_name(member.name)[1] not in known
+        ):
+            yield f"there is no {name} at the offset in the index (byte {offset:,})"
+            continue
+        content = os.pread(file.fileno(), member.size, member.offset)
+        if fault := _content_fault(field, own_row, content, offset - member.offset):
+            yield f"its {name} {fault}"
+        elif not is_raw(field) and _are_false(field, own_row, content):
+            yield _FALSE_POINTS.format(name)
+    span = row[field.offset_column], row[field.bytes_column]
+    first = min((start for start, _ in spans), default=span[0])
+    last = max((end for _, end in spans), default=first)
+    if span != (first, last - first):
+        yield f"its {field.name} do not lie where the index says"
+    following = {member_of(field.name, len(spans), encoding) for encoding in encodings}
+    if any(split_name(member.name)[1] in following for member in members):
+        yield f"the index does not have all of its {field.name}"
+
+
 def _are_false(field: Field, row: dict[str, Any], content: bytes) -> bool:
     """Whether a row has seek points that are not those of its picture."""
     names = ("width", "height", POINTS)
-    if field.kind == "picture":
+    if field.kind in ("picture", PicturesKind.name):
         names = picture_columns(field.name)
     width = row[names[0]]
     height = row[names[1]]
@@ -495,7 +540,8 @@ def _content_fault(
 
 def _image_size(content: bytes, field: Field, max_pixels: int) -> WidthHeight:
     pixels = Pixels.of_field(field)
-    mode = pixels.mode if field.kind in ("image", "picture") else "RGB"
+    is_picture = field.kind in ("image", "picture", PicturesKind.name)
+    mode = pixels.mode if is_picture else "RGB"
     stored = prepare_image(
         content,
         encoding=Encoding(max_pixels=max_pixels, mode=mode, keep=tuple(ENCODINGS)),

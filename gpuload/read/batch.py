@@ -1,6 +1,6 @@
 """A batch before decoding: stored samples, and instructions for the decoder."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 from gpuload.augment import View
 from gpuload.draws import BATCH_DRAWS, uniform
 from gpuload.errors import ArgumentError
-from gpuload.fields.rows import Batched, take
+from gpuload.fields.rows import Batched, Ragged, take
 from gpuload.types import F64, I32, I64, U8, U64, Bools, HeightWidth
 
 
@@ -57,14 +57,15 @@ class EncodedBatch(Batched):
 
     Attributes:
         samples: int64 (N,), sample indices in stored order.
-        pictures: By the name of their field; the first one is the image of the samples.
+        pictures: By the name of their field, one of each sample, or any number of each; the first one is the image of
+            the samples.
         columns: Further columns of the index, by name, with N rows each: a NumPy array for numbers; for bytes, int64
             (N, 2), the memory address and size of each; otherwise a pyarrow array.
         members: By name, for further fields that stay in the shard, the bytes of each sample's member: N views, uint8.
     """
 
     samples: I64
-    pictures: dict[str, StoredPictures]
+    pictures: dict[str, StoredPictures | Ragged[StoredPictures]]
     columns: dict[str, Any]
     members: dict[str, list[U8]]
 
@@ -74,12 +75,26 @@ class EncodedBatch(Batched):
     @property
     def image(self) -> StoredPictures:
         """The first picture of each sample, by whose size crops are drawn."""
-        return next(iter(self.pictures.values()))
+        return self.stored(next(iter(self.pictures)))
 
     @property
     def bytes(self) -> int:
         """The size of all pictures as they are stored."""
-        return sum(pictures.bytes for pictures in self.pictures.values())
+        return sum(self.stored(name).bytes for name in self.pictures)
+
+    def stored(self, name: str) -> StoredPictures:
+        """The pictures of a name: one of each sample, or all of one sample after those of another."""
+        pictures = self.pictures[name]
+        return pictures.content if isinstance(pictures, Ragged) else pictures
+
+    def owners(self, name: str) -> I64 | None:
+        """int64: the sample of each picture of a name; None where there is one of each."""
+        pictures = self.pictures[name]
+        return pictures.samples if isinstance(pictures, Ragged) else None
+
+
+# By the name of a picture, its views; of a list of pictures, with a row for each picture.
+Views = dict[str, tuple[View, ...] | Ragged[tuple[View, ...]]]
 
 
 @dataclass(frozen=True)
@@ -88,7 +103,8 @@ class Batch(Batched):
 
     Attributes:
         encoded: The samples.
-        views: For each picture that is moved, one view for each `Augment`; the first picture is the image.
+        views: For each picture that is moved, one view for each `Augment`; the first picture is the image. Where
+            samples have several pictures of a name, their views have a row for each.
         sources: int64 (N,), the data set of each sample.
         keys: uint64 (N,), of their random numbers.
         stop: Position in the stream where this global batch ends.
@@ -101,7 +117,7 @@ class Batch(Batched):
     """
 
     encoded: EncodedBatch
-    views: dict[str, tuple[View, ...]]
+    views: Views
     sources: I64
     keys: U64
     stop: int = 0
@@ -118,7 +134,12 @@ class Batch(Batched):
     @property
     def image_views(self) -> tuple[View, ...]:
         """Those of the image."""
-        return next(iter(self.views.values()))
+        return self.views_of(next(iter(self.views)))
+
+    def views_of(self, name: str) -> tuple[View, ...]:
+        """Those of the pictures of a name, whose rows are those of `EncodedBatch.stored`."""
+        views = self.views[name]
+        return views.content if isinstance(views, Ragged) else views
 
     def take(self, rows: I64) -> "Batch":
         """The samples at these rows with all their draws, in this order; a row may come several times."""
@@ -135,21 +156,36 @@ def swapped(encoded: EncodedBatch, first: str, second: str, rows: I32) -> Encode
     if not rows.any():
         return encoded
     is_swapped = rows != 0
-    sizes = encoded.pictures[first].sizes, encoded.pictures[second].sizes
-    unlike = np.flatnonzero(is_swapped & (sizes[0] != sizes[1]).any(axis=1))
+    left = encoded.stored(first)
+    right = encoded.stored(second)
+    unlike = np.flatnonzero(is_swapped & (left.sizes != right.sizes).any(axis=1))
     if len(unlike):
         raise ArgumentError(
             f"{first!r} and {second!r} change places where images are flipped, and those of sample "
             f"{encoded.samples[unlike[0]]} differ in size. Use flip=0, or pictures of one size"
         )
     pictures = dict(encoded.pictures)
-    pictures[first] = _chosen(
-        is_swapped, encoded.pictures[second], encoded.pictures[first]
-    )
-    pictures[second] = _chosen(
-        is_swapped, encoded.pictures[first], encoded.pictures[second]
-    )
+    pictures[first] = _chosen(is_swapped, right, left)
+    pictures[second] = _chosen(is_swapped, left, right)
     return replace(encoded, pictures=pictures)
+
+
+def chosen(
+    encoded: EncodedBatch, name: str, choice: Callable[[I64], tuple[I64, I64]]
+) -> EncodedBatch:
+    """The samples with some of the pictures of a list.
+
+    Args:
+        encoded: The samples.
+        name: Of the list.
+        choice: Of the counts (N,), the new ones, and the numbers of the pictures.
+    """
+    pictures = encoded.pictures[name]
+    assert isinstance(pictures, Ragged)
+    counts, positions = choice(pictures.counts)
+    starts = np.repeat(pictures.ends - pictures.counts, counts)
+    some = Ragged(counts, take(pictures.content, starts + positions))
+    return replace(encoded, pictures={**encoded.pictures, name: some})
 
 
 def _chosen(

@@ -16,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuload.augment import Augment, View
-from gpuload.augment.pictures import DrawnBatch, MovedPicture
+from gpuload.augment.pictures import DrawnBatch, MovedList, MovedPicture
 from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset, refuse_large
 from gpuload.draws import BATCH, each_key, make_key
-from gpuload.fields.rows import merge, take
+from gpuload.fields.rows import Ragged, merge, take
 from gpuload.order.stream import (
     BucketedStream,
     BucketPlan,
@@ -31,7 +31,7 @@ from gpuload.order.stream import (
     Stream,
     before,
 )
-from gpuload.read.batch import Batch, EncodedBatch, swapped
+from gpuload.read.batch import Batch, EncodedBatch, Views, chosen, swapped
 from gpuload.read.reader import Reader
 from gpuload.types import I64, Bools
 
@@ -240,21 +240,29 @@ class BatchReader:
 
     def _moved(
         self, encoded: EncodedBatch, drawn: DrawnBatch
-    ) -> tuple[EncodedBatch, dict[str, tuple[View, ...]]]:
+    ) -> "tuple[EncodedBatch, Views]":
         """The samples, some of whose pictures have changed places, and the views of all pictures.
 
         Args:
             encoded: The samples.
             drawn: The views of their images.
         """
-        views = dict(drawn.views)
+        leaders = dict(drawn.views)
+        views: Views = dict(drawn.views)
         for picture in self._pictures:
             if picture.swapped_with:
-                mirror = views[picture.swapped_with][0].crops.mirror
+                mirror = leaders[picture.swapped_with][0].crops.mirror
                 encoded = swapped(encoded, picture.name, picture.swapped_with, mirror)
-            sizes = {name: stored.sizes for name, stored in encoded.pictures.items()}
-            drawn_so_far = drawn._replace(views=views, sizes=sizes)
-            views[picture.name] = picture.move(drawn_so_far)
+            if isinstance(picture, MovedList):
+                encoded = chosen(encoded, picture.name, picture.choose)
+            own = _with_sizes(drawn._replace(views=leaders), encoded)
+            moved = picture.move(own)
+            stored = encoded.pictures[picture.name]
+            if isinstance(stored, Ragged):
+                views[picture.name] = Ragged(stored.counts, moved)
+            else:
+                views[picture.name] = moved
+                leaders[picture.name] = moved
         return encoded, views
 
     def disk_s(self) -> float:
@@ -319,6 +327,18 @@ def _draw_views(
         corners = within[1]
         views = [view.moved(corners) for view in views]
     return tuple(views)
+
+
+def _with_sizes(drawn: DrawnBatch, encoded: EncodedBatch) -> DrawnBatch:
+    """With the sizes of all pictures."""
+    sizes = dict[str, I64]()
+    lists = dict[str, Ragged[I64]]()
+    for name, stored in encoded.pictures.items():
+        if isinstance(stored, Ragged):
+            lists[name] = Ragged(stored.counts, stored.content.sizes)
+        else:
+            sizes[name] = stored.sizes
+    return drawn._replace(sizes=sizes, lists=lists)
 
 
 def check_space(

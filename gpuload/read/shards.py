@@ -25,9 +25,10 @@ from gpuload.fields.images import (
     picture_columns,
 )
 from gpuload.fields.kind import BadRows
+from gpuload.fields.picture_lists import PicturesKind, list_columns
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import kind_of
-from gpuload.fields.rows import take
+from gpuload.fields.rows import Ragged, flat, lengths_of, take
 from gpuload.read.batch import EncodedBatch, MemberViews, StoredPictures
 from gpuload.read.mapped_file import MappedFile
 from gpuload.store import Store
@@ -210,7 +211,12 @@ class Window:
         names = dict.fromkeys((self._image.name, *pictures))
         return EncodedBatch(
             samples,
-            {name: self._pictures(name, shard_of, rows) for name in names},
+            {
+                name: self._list(name, shard_of, rows)
+                if self._fields[name].kind == PicturesKind.name
+                else self._pictures(name, shard_of, rows)
+                for name in names
+            },
             {name: self._column(name, rows) for name in columns},
             {name: list(self._views(name, shard_of, rows)) for name in members},
         )
@@ -230,7 +236,12 @@ class Window:
                 name: [view.copy() for view in views]
                 for name, views in sample.members.items()
             }
-            copies = {name: _copied(stored) for name, stored in sample.pictures.items()}
+            copies = {
+                name: _copied_list(stored)
+                if isinstance(stored, Ragged)
+                else _copied(stored)
+                for name, stored in sample.pictures.items()
+            }
             yield replace(sample, pictures=copies, members=copied)
 
     def _pictures(self, name: str, shard_of: I64, rows: I64) -> StoredPictures:
@@ -255,6 +266,39 @@ class Window:
             if has_points
             else np.zeros((len(rows), 2), np.int64),
         )
+
+    def _list(self, name: str, shard_of: I64, rows: I64) -> Ragged[StoredPictures]:
+        names = list_columns(name)
+        field = self._fields[name]
+        counts = self._items(names.offsets).counts[rows]
+        pictures = self._items(names.offsets).rows_of(rows)
+        shards = np.repeat(shard_of, counts)
+        starts, sizes, widths, heights, points = (
+            self._items(column).content[pictures] for column in names
+        )
+        stored = StoredPictures(
+            MemberViews(self._data, shards, starts, starts + sizes),
+            np.stack([self._addresses[shards] + starts, sizes], axis=1),
+            np.full(len(pictures), is_raw(field)),
+            widths,
+            heights,
+            points,
+        )
+        return Ragged(counts, stored)
+
+    def _items(self, name: str) -> Ragged[Any]:
+        """A column of lists, of all rows: the numbers, or int64 (n, 2), address and size of each value of bytes."""
+        if name not in self._values:
+            chunks = self._rows.column(name).chunks
+            counts = [lengths_of(chunk) for chunk in chunks]
+            is_binary = pa.types.is_large_binary(chunks[0].type.value_type)
+            values = [
+                _places_of(chunk.flatten()) if is_binary else flat(chunk)
+                for chunk in chunks
+            ]
+            self._values[name] = Ragged(np.concatenate(counts), np.concatenate(values))
+        found: Ragged[Any] = self._values[name]
+        return found
 
     def _views(self, name: str, shard_of: I64, rows: I64) -> MemberViews:
         field = self._fields[name]
@@ -290,10 +334,18 @@ class Window:
         )
 
 
+def _copied_list(pictures: Ragged[StoredPictures]) -> Ragged[StoredPictures]:
+    return Ragged(pictures.counts, _copied(pictures.content))
+
+
 def _copied(stored: StoredPictures) -> StoredPictures:
     contents = [content.copy() for content in stored.contents]
     spans = [(content.ctypes.data, content.nbytes) for content in contents]
-    return replace(stored, contents=contents, spans=np.array(spans, np.int64))
+    return replace(
+        stored,
+        contents=contents,
+        spans=np.array(spans, np.int64).reshape(-1, 2),
+    )
 
 
 def _places_of(column: pa.LargeBinaryArray) -> I64:

@@ -2,9 +2,13 @@
 what programs and Hugging Face keep in columns."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from gpuload.errors import ArgumentError, SourceError, some_of
+from gpuload.fields.picture_lists import PicturesKind
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import KINDS
 from gpuload.machine.untrusted import parse_json
@@ -39,7 +43,7 @@ USUAL: dict[str, Names] = {
     **{
         kind.role or kind.name: kind.usual_names
         for kind in KINDS.values()
-        if kind.name != "raw"
+        if kind.name not in ("raw", PicturesKind.name)
     },
     "captions": ("captions",),  # several for each image
     OBJECTS: (OBJECTS,),  # boxes x y width height with their classes
@@ -182,12 +186,14 @@ def roles_of(
 
 
 class Table(NamedTuple):
-    """Rows as dicts by column. find: reads the image where a row has its path instead of its bytes."""
+    """Rows as dicts by column. find: reads the image where a row has its path instead of its bytes. lists: columns that
+    are known to hold lists of pictures; those are, too, that hold one in the first row."""
 
     names: Sequence[str]
     rows: Iterable[Row]
     features: Features = NO_FEATURES
     find: Callable[[str], Any] = str
+    lists: Sequence[str] = ()
 
     def samples(
         self, title: str, columns: Mapping[str, Names], findings: Findings
@@ -197,8 +203,19 @@ class Table(NamedTuple):
         Raises:
             SourceError: a column that the user named does not exist, or no column holds images.
         """
-        roles = roles_of(title, self.names, columns, _BY_NAME, self.features)
-        if "image" not in roles:
+        rows = iter(self.rows)
+        first = next(rows, None)
+        cells = first.items() if first is not None else ()
+        lists = {*self.lists, *(name for name, value in cells if _are_files(value))}
+        check_columns(title, self.names, columns)
+        single = [name for name in self.names if name not in lists]
+        given = {
+            role: names for role, names in columns.items() if not set(names) & lists
+        }
+        roles = roles_of(title, single, given, _BY_NAME, self.features)
+        names = sorted(map(_list_name, lists))
+        findings.kinds |= dict.fromkeys(names, PicturesKind.name)
+        if "image" not in roles and not lists:
             what = f"its columns are {sorted(self.names)}; which holds the image?"
             raise SourceError(
                 f"{title}: {what} Call it 'image', or give --column image=NAME"
@@ -220,12 +237,16 @@ class Table(NamedTuple):
         wrapped = set(several) & set(self.features.single)
         targets = roles.get("target", ())
         of_objects = self._objects(title, roles, columns, findings)
-        for row in self.rows:
+        for row in chain([] if first is None else [first], rows):
             sample: dict[str, Any] = {}
             meant = list[str]()
             for column, value in row.items():
                 role = role_of.get(column, column)
-                if column in of_objects and of_objects[column].are_meant(value):
+                if column in lists:
+                    files = value if value is not None else ()
+                    name = _list_name(column)
+                    sample[name] = [self._picture("", file)[""] for file in files]
+                elif column in of_objects and of_objects[column].are_meant(value):
                     meant.append(column)
                 elif role in ("image", "mask"):
                     sample |= self._picture(role, value)
@@ -284,6 +305,29 @@ def _is_file(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() == {"bytes", "path"}
 
 
+def _list_name(column: str) -> str:
+    """The name of a list of pictures, by that of its column: `image` is the sample's own."""
+    return "images" if column == "image" else column
+
+
+def _are_files(value: Any) -> bool:
+    """Whether a value is a list of images, such as those of Hugging Face's Parquet, or of encoded ones."""
+    if isinstance(value, list) and value and all(map(_is_file, value)):
+        return True
+    return KINDS[PicturesKind.name].claims(value)
+
+
+def lists_of_images(schema: Any) -> list[str]:
+    """The columns of an Arrow schema that hold lists of images, as Hugging Face's data sets have them."""
+    return [
+        field.name
+        for field in schema
+        if (pa.types.is_list(field.type) or pa.types.is_large_list(field.type))
+        and pa.types.is_struct(field.type.value_type)
+        and {one.name for one in field.type.value_type} == {"bytes", "path"}
+    ]
+
+
 def predicted(title: str, values: Sequence[Any]) -> Any:
     """The target of one row, from the values of its columns.
 
@@ -307,7 +351,8 @@ def samples_of(given: Any, findings: Findings) -> Iterable[Row]:
         return _by_split(given, findings)
     table = _table_of(given)
     if table is not None:
-        roles = roles_of("samples", table.names, {}, ("image", "path"), NO_FEATURES)
+        single = [name for name in table.names if name not in table.lists]
+        roles = roles_of("samples", single, {}, ("image", "path"), NO_FEATURES)
         image = roles.get("image") or roles.get("path")
         return table.samples("samples", {"image": image} if image else {}, findings)
     if hasattr(given, "as_numpy_iterator"):
@@ -322,10 +367,13 @@ def _table_of(given: Any) -> Table | None:
     features = getattr(given, "features", None)
     if isinstance(features, Mapping):
         for name, feature in features.items():
-            if type(feature).__name__ == "Image":
-                # Images as they are stored, in place of their pixels.
-                given = given.cast_column(name, type(feature)(decode=False))
-        return Table(list(features), given, Features(features))
+            stored = _undecoded(feature)
+            if stored is not None:
+                given = given.cast_column(name, stored)
+        lists = [
+            name for name, one in features.items() if _inner_image(one) is not None
+        ]
+        return Table(list(features), given, Features(features), lists=lists)
     if hasattr(given, "itertuples"):
         names = [str(name) for name in given.columns]
         cells = given.itertuples(index=False, name=None)
@@ -335,8 +383,26 @@ def _table_of(given: Any) -> Table | None:
     if hasattr(given, "to_batches"):
         batches = given.to_batches()
         rows = (row for batch in batches for row in batch.to_pylist())
-        return Table(given.schema.names, rows)
+        return Table(given.schema.names, rows, lists=lists_of_images(given.schema))
     return None
+
+
+def _inner_image(feature: Any) -> Any:
+    """The feature of the images in a feature of lists of images of Hugging Face; None for any other."""
+    inner = feature[0] if isinstance(feature, list) and feature else None
+    inner = getattr(feature, "feature", inner)
+    return inner if type(inner).__name__ == "Image" else None
+
+
+def _undecoded(feature: Any) -> Any:
+    """The feature of images as they are stored, in place of their pixels; None for those of other values."""
+    inner = _inner_image(feature)
+    if type(feature).__name__ == "Image":
+        return type(feature)(decode=False)
+    if inner is None:
+        return None
+    stored = type(inner)(decode=False)
+    return [stored] if isinstance(feature, list) else type(feature)(stored)
 
 
 def _pairs(given: Any, findings: Findings) -> Iterator[Row]:

@@ -15,6 +15,8 @@ import pyarrow as pa
 from gpuload.errors import SourceError
 from gpuload.errors import some_of as some_of
 from gpuload.fields.field import Field
+from gpuload.fields.picture_lists import PicturesKind
+from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import kind_of
 from gpuload.types import I64
 
@@ -45,6 +47,7 @@ WHERE = "where"
 DRAWN_ON = "drawn_on"  # a key of rows, see `Findings.draws`
 DRAWN_WIDTH = "drawn_width"
 DRAWN_HEIGHT = "drawn_height"
+BESIDE = "bytes_beside"
 
 
 @dataclass(frozen=True)
@@ -272,8 +275,9 @@ class Listing:
 
     samples: a row a sample: `name` (text; becomes the index column `source`), `bytes` (int64, size of the image as it
         lies in the source), `where` (text, its address) unless that is the name, where the source tells it
-        `drawn_width` and `drawn_height` (int32, of the image that annotations were drawn on, 0 for unknown), then for
-        each field its columns, or for a mask or an array one column of its name with the address.
+        `drawn_width` and `drawn_height` (int32, of the image that annotations were drawn on, 0 for unknown), with
+        further pictures `bytes_beside` (int64, size of these and of masks and arrays), then for each field its columns,
+        or for what stays in the shard one column of its name with the address, of a list of pictures with all of them.
     fields: what a sample has besides its image.
     classes: name of each class by its number; None if unknown.
     rejected: images that were left out while listing.
@@ -311,9 +315,11 @@ def listing_schema(
             pa.field(DRAWN_WIDTH, pa.int32()),
             pa.field(DRAWN_HEIGHT, pa.int32()),
         ]
+    if any(field.kind in (PictureKind.name, PicturesKind.name) for field in fields):
+        columns.append(pa.field(BESIDE, pa.int64()))
     for field in fields:
         if kind_of(field).stays_in_shard:
-            columns.append(pa.field(field.name, pa.large_string()))
+            columns.append(pa.field(field.name, kind_of(field).listed_as))
         else:
             columns += [
                 pa.field(name, kind)

@@ -25,6 +25,7 @@ from gpuload.errors import DecodeError, SourceError, some_of
 from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
 from gpuload.fields.kind import Origin
+from gpuload.fields.picture_lists import PicturesKind
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import all_kinds
 from gpuload.formats import (
@@ -65,6 +66,10 @@ _KEPT_FINDINGS = (
     "strict",
 )
 _RESERVED = (listing.NAME, listing.BYTES, listing.WHERE, "image")
+_OF_PICTURES = (PictureKind.name, PicturesKind.name)
+_PICTURE = PictureKind()
+_PICTURES = PicturesKind()
+_NO_KIND = ("", "")
 _CHUNK_ROWS = 65_536  # rows kept as Python objects before they become Arrow columns
 
 # Name and detail (see `Kind.detail`) of the kind of each field.
@@ -162,18 +167,24 @@ class _Reader:
         self._number = -1  # of the row
         self._offset = 0
         self.image = "image"
+        self._first_of = ""  # the list whose first picture is the image
         self.kinds: FieldKinds = {}
         self._by_key = {key: kind for kind in all_kinds().values() for key in kind.keys}
         self.remarks: Counter[str] = Counter()
 
     def entries(self, rows: Iterable["Row"]) -> Iterator[list[Any]]:
-        """For each row the name, size and address of its image, then the value of each field.
+        """For each row the name, size and address of its image, the size of all that lies beside it in the source,
+        then the value of each field.
 
         Where nothing is spooled, rows come from one place in the source's code, so only the first is checked.
         """
         for self._number, row in enumerate(rows):
             if self._number == 0 or self._source.spools:
                 self._check(row)
+            if self._first_of and not row[self._first_of]:
+                name = str(row.get(listing.NAME, f"sample {self._number}"))
+                self._told.reject(name, f"has no picture in {self._first_of!r}")
+                continue
             yield self._entry(row)
         if self._number < 0:
             left = [
@@ -187,20 +198,37 @@ class _Reader:
             )
 
     def _entry(self, row: "Row") -> list[Any]:
-        image = self._stored(row[self.image], "image")
+        stored = {
+            field: self._stored_list(row[field])
+            for field, (kind, _) in self.kinds.items()
+            if kind == PicturesKind.name
+        }
+        image = (
+            stored[self._first_of][0]
+            if self._first_of
+            else self._stored(row[self.image], "image")
+        )
         given = row.get(listing.NAME)
         name = image.name or f"{self._number:08d}." if given is None else str(given)
-        entry: list[Any] = [name, image.size, image.address]
+        values = list[Any]()
+        beside = 0
         for field, (kind, _) in self.kinds.items():
-            if all_kinds()[kind].stays_in_shard:
-                entry.append(self._stored(row[field], kind).address)
+            if field in stored:
+                beside += sum(picture.size for picture in stored[field])
+                values.append([picture.address for picture in stored[field]])
+            elif all_kinds()[kind].stays_in_shard:
+                one = self._stored(row[field], kind)
+                beside += one.size
+                values.append(one.address)
             else:
-                entry.append(
+                values.append(
                     row[field]
                     if self._told.picked
                     else all_kinds()[kind].pick(field, row)
                 )
-        return entry
+        if self._first_of:
+            beside -= image.size
+        return [name, image.size, image.address, beside, *values]
 
     def line(self, entry: Sequence[Any]) -> bytes:
         """JSON of an entry."""
@@ -218,8 +246,9 @@ class _Reader:
         """Raises SourceError if this is not a dict with an image, its labels are invalid, or it has other fields than
         the rows before."""
         if self._number == 0 and isinstance(row, Mapping):
-            self.image = self._first_picture(row)
-        if not isinstance(row, Mapping) or self.image not in row:
+            self._find_image(row)
+        has_image = isinstance(row, Mapping) and (self._first_of or self.image) in row
+        if not has_image:
             what = (
                 f"has only {sorted(map(str, row))}"
                 if isinstance(row, Mapping)
@@ -243,16 +272,23 @@ class _Reader:
                 "Give every sample the same fields",
             )
 
-    def _first_picture(self, row: "Row") -> str:
-        """The name of the picture that is the sample's image: "image", or the first that is one."""
-        if "image" not in row:
-            for name, value in row.items():
-                if self._told.kinds.get(name) == PictureKind.name:
-                    return name
-                is_named = name in _RESERVED or name in self._by_key
-                if not is_named and all_kinds()[PictureKind.name].claims(value):
-                    return name
-        return "image"
+    def _find_image(self, row: "Row") -> None:
+        """Finds the sample's image: the entry "image", or the first that is a picture, or the first of a list."""
+        if "image" in row:
+            return
+        for name, value in row.items():
+            told = self._told.kinds.get(name)
+            is_named = name in _RESERVED or name in self._by_key
+            is_list = _PICTURE.with_others(name, row) == PicturesKind.name
+            if told in _OF_PICTURES or (not told and not is_named):
+                kind = _PICTURES if is_list else _PICTURE
+                if not (told or kind.claims(value)):
+                    continue
+                if is_list:
+                    self._first_of = name
+                else:
+                    self.image = name
+                return
 
     def _error(self, what: str, advice: str) -> SourceError:
         return SourceError(
@@ -276,6 +312,10 @@ class _Reader:
             if isinstance(value, Ref):
                 kinds[name] = kind.name if kind else "array", value.detail
                 continue
+            if kind is None and self.kinds.get(name, _NO_KIND)[0] == PicturesKind.name:
+                kind = (
+                    _PICTURES if not value else None
+                )  # of an empty list nothing tells
             kind = kind or next(
                 kind for kind in all_kinds().values() if kind.claims(value)
             )
@@ -283,6 +323,10 @@ class _Reader:
             kinds[name] = kind.name, kind.detail(value)
             companions.update(kind.companions(name))
         return {name: kind for name, kind in kinds.items() if name not in companions}
+
+    def _stored_list(self, values: Sequence[Any]) -> list[Ref]:
+        """The references to the pictures of a list."""
+        return [self._stored(value, PictureKind.name) for value in values]
 
     def _stored(self, value: Any, kind: str) -> Ref:
         """The reference to a value, which is spooled unless it is one already."""
@@ -409,8 +453,10 @@ def _list(
     chunks = list[pa.Table]()
     values = list[list[Any]]()
     rest = iter(entries)
+    sizes_beside = list[int]()
     while some := list(islice(rest, _CHUNK_ROWS)):
-        name, size, address, *columns = map(list, zip(*some, strict=True))
+        name, size, address, beside, *columns = map(list, zip(*some, strict=True))
+        sizes_beside += beside
         chunks.append(pa.table([name, size, address], schema=schema))
         values = values or [[] for _ in columns]
         for column, more in zip(values, columns, strict=True):
@@ -450,6 +496,8 @@ def _list(
         tuple(fields), listing.WHERE in table.column_names, bool(drawn_on)
     )
     sizes = [pa.array(sides, pa.int32()) for sides in zip(*drawn_on, strict=True)]
+    if listing.BESIDE in schema.names:
+        sizes.append(pa.array(sizes_beside, pa.int64()))
     rejected = tuple(sorted(findings.rejected, key=lambda rejection: rejection.source))
     table = pa.table([*table.columns, *sizes, *columns], schema=schema)
     return listing.Listing(

@@ -1,5 +1,6 @@
 """Existing WebDataset tars, to repack into other shards, in another order or encoding."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from gpuload.errors import DecodeError, ShardError, SourceError, some_of
 from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
 from gpuload.fields.images import MaskKind
+from gpuload.fields.picture_lists import PicturesKind, any_member
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import KINDS, kind_of
 from gpuload.formats import image_extensions
@@ -33,6 +35,10 @@ from gpuload.sources.stores.unpacked import is_compressed_tar, unpack_tar
 from gpuload.types import Array
 
 _UNPACK = "Unpack the tars, and give --from yolo"
+# The extension of a picture in a list, whose number has no more digits than a sample has pictures.
+_NUMBERED = re.compile(
+    r"(?:(?P<name>.+)\.)?(?P<number>\d{1,9})\.(?P<encoding>\w+)", re.A
+)
 _LOOKED_INTO = 8  # texts, to tell whether they are captions
 
 
@@ -143,10 +149,18 @@ class TarsSource(Source):
                 if sample.picture is None:
                     continue
                 samples += 1
-                for end, member in sample.others():
-                    counts[end] += 1
-                    if counts[end] <= _LOOKED_INTO:
-                        first_members.setdefault(end, []).append((path, member))
+                lists = set[str]()
+                for end, member in sample.members.items():
+                    numbered = numbered_picture(end)
+                    if numbered is not None:
+                        list_end = any_member(numbered.list_name, "")
+                        lists.add(list_end)
+                        first_members.setdefault(list_end, [])
+                    elif member != sample.picture:
+                        counts[end] += 1
+                        if counts[end] <= _LOOKED_INTO:
+                            first_members.setdefault(end, []).append((path, member))
+                counts.update(lists)
         guesses = (
             _field_of(end, members)
             for end, members in first_members.items()
@@ -166,6 +180,10 @@ class TarsSource(Source):
         image_name = "image" if image is None else image.name
         row: dict[str, object] = {image_name: _ref(number, sample.picture, name)}
         for field in fields:
+            if field.kind == PicturesKind.name:
+                ends = list_ends(sample.members, field)
+                row[field.name] = [_ref(number, sample.members[end]) for end in ends]
+                continue
             ends = field.member.split(";")
             member = next(sample.members[end] for end in ends if end in sample.members)
             if kind_of(field).stays_in_shard:
@@ -272,7 +290,8 @@ class _Sample(NamedTuple):
         lacking = [
             f".{field.member}"
             for field in fields
-            if not set(field.member.split(";")) & set(self.members)
+            if field.kind != PicturesKind.name
+            and not set(field.member.split(";")) & set(self.members)
         ]
         return f"has no {min(lacking)}, which most samples have" if lacking else ""
 
@@ -286,13 +305,17 @@ class _Packed:
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self._wanted = _extensions_of(fields)
+        self._lists = [field for field in fields if field.kind == PicturesKind.name]
         self.unused = Counter[str]()  # members by extension
         self.count = 0
         self.lies_in_folders = True
 
     def add(self, sample: _Sample) -> None:
+        listed = {
+            end for field in self._lists for end in list_ends(sample.members, field)
+        }
         for end, _ in sample.others():
-            if end not in self._wanted:
+            if end not in self._wanted and end not in listed:
                 self.unused[f".{end}"] += 1
         self.count += 1
         self.lies_in_folders = self.lies_in_folders and "/" in sample.key
@@ -335,19 +358,60 @@ def _image_of(members: Mapping[str, Member], image: Field | None) -> Member | No
         and end not in MaskKind.members
     )
     chosen = next(plain, None) or next(pictures, None)
-    return None if chosen is None else members[chosen]
+    if chosen is None:
+        return None
+    numbered = numbered_picture(chosen)
+    if numbered is not None:
+        chosen = list_ends(members, list_field(numbered.list_name))[0]
+    return members[chosen]
+
+
+class NumberedPicture(NamedTuple):
+    """What the extension of a member tells of a picture in a list: "frames.3.jpg" or, of `images`, "3.jpg"."""
+
+    list_name: str
+    number: int
+
+
+def numbered_picture(extension: str) -> NumberedPicture | None:
+    """The list and the number of a picture by the extension of its member; None if it is in no list."""
+    parts = _NUMBERED.fullmatch(extension)
+    if parts is None or parts["encoding"].lower() not in image_extensions():
+        return None
+    return NumberedPicture(parts["name"] or "images", int(parts["number"]))
+
+
+def list_field(name: str) -> Field:
+    """The field of a list of pictures in foreign shards."""
+    ends = [any_member(name, extension) for extension in sorted(image_extensions())]
+    return Field(name, PicturesKind.name, ";".join(ends))
+
+
+def list_ends(members: Mapping[str, Member], field: Field) -> list[str]:
+    """The extensions of the members of a list, in the order of their numbers."""
+    encodings = {end.rpartition(".")[2] for end in field.member.split(";")}
+    numbers = dict[str, int]()
+    for end in members:
+        parts = _NUMBERED.fullmatch(end)
+        if parts is None or parts["encoding"].lower() not in encodings:
+            continue
+        if (parts["name"] or "images") == field.name:
+            numbers[end] = int(parts["number"])
+    return sorted(numbers, key=lambda end: numbers[end])
 
 
 def _field_of(extension: str, members: Sequence[tuple[Path, Member]]) -> Field | None:
     """The field for members with this extension in a foreign shard; None if its kind is unknown.
 
     Args:
-        extension: Of all of them.
-        members: Some, each with its tar.
+        extension: Of all of them, or of a list of pictures as `any_member` says.
+        members: Some, each with its tar; none of a list.
 
     Raises:
         SourceError: they hold boxes instead of captions.
     """
+    if not members:
+        return list_field(extension.removesuffix(any_member("", "")))
     path, first = members[0]
     guesses = (
         kind.guess(extension, lambda: read_at(path, first.offset, first.size))

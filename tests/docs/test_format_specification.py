@@ -35,7 +35,7 @@ class Written(NamedTuple):
     """A field of a sample: its entry in the manifest, the member's content, where its data begins, its columns."""
 
     entry: dict[str, Any]
-    content: bytes
+    content: bytes | list[bytes]
     begin: int
     columns: dict[str, tuple[pa.DataType, Any]]
 
@@ -63,6 +63,9 @@ def fields_of(number: int, kind: str) -> list[Written]:
         flow = {name.format("flow"): value for name, value in size.items()}
         pixels = npy(np.full((5, 7, 2), number, np.float32))
         field("flow", "picture", "flow.npy", *pixels, {"size": 2, "dtype": "<f4"}, **flow)
+        frames = [encode(photo(at, 9, 6), "PNG") for at in range(number % 3)]
+        entry = {"name": "frames", "kind": "pictures", "member": "frames.*.png", "counts": [0, 2]}
+        found.append(Written(entry, frames, 0, {}))
     field("label", "class", "cls", b"1", label=(LONG, 1))
     field("caption", "caption", "txt", "ö".encode(), caption=(TEXT, "ö"))
     field("meta", "json", "meta.json", b'{"a": 1}', meta=(TEXT, '{"a": 1}'))
@@ -85,10 +88,39 @@ def fields_of(number: int, kind: str) -> list[Written]:
     return found
 
 
+def members_of(key: str, written: Written) -> list[tuple[str, bytes]]:
+    """The members of a field, of a list one for each picture."""
+    member = written.entry["member"]
+    if isinstance(written.content, bytes):
+        return [(f"{key}.{member}", written.content)]
+    return [(f"{key}.{member.replace('*', str(number))}", data) for number, data in enumerate(written.content)]
+
+
+def list_columns(key: str, written: Written, places: Any, somewhere: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The columns of a list of pictures, and their types. somewhere: an offset in the shard."""
+    name = written.entry["name"]
+    spans = [places[member] for member, _ in members_of(key, written)]
+    first = min((offset for offset, _ in spans), default=somewhere)
+    count = len(spans)
+    lists = {
+        "offsets": (pa.list_(LONG), [offset for offset, _ in spans]),
+        "sizes": (pa.list_(LONG), [size for _, size in spans]),
+        "widths": (pa.list_(pa.int32()), [9] * count),
+        "heights": (pa.list_(pa.int32()), [6] * count),
+        "points": (pa.list_(pa.large_binary()), [b""] * count),
+    }
+    row = {f"{name}_offset": first, f"{name}_bytes": max((sum(span) for span in spans), default=first) - first}
+    types = {f"{name}_offset": LONG, f"{name}_bytes": LONG}
+    for column, (type_, values) in lists.items():
+        row[f"{name}_{column}"] = values
+        types[f"{name}_{column}"] = type_
+    return row, types
+
+
 def write(folder: Path, kind: str) -> None:
     """One shard."""
     samples = [(f"{number:08d}", fields_of(number, kind)) for number in range(SAMPLES)]
-    members = [(f"{key}.{entry['member']}", content) for key, fields in samples for entry, content, *_ in fields]
+    members = [member for key, fields in samples for written in fields for member in members_of(key, written)]
     write_tar(folder / "a.tar", members)
     with tarfile.open(folder / "a.tar") as tar:
         places = {member.name: (member.offset_data, member.size) for member in tar}
@@ -97,7 +129,15 @@ def write(folder: Path, kind: str) -> None:
     for key, fields in samples:
         row: dict[str, Any] = {"key": key, "source": "", "width": WIDTH, "height": HEIGHT}
         words = []
-        for entry, _, begin, columns in fields:
+        for written in fields:
+            if isinstance(written.content, list):
+                listed, more_types = list_columns(key, written, places, row["left_offset"])
+                row |= listed
+                types |= more_types
+                names = (name for name, _ in members_of(key, written))
+                words += [f"{name.partition('.')[2]} {places[name][0]} {places[name][1]} {name}" for name in names]
+                continue
+            entry, _, begin, columns = written
             offset, size = places[f"{key}.{entry['member']}"]
             types |= {f"{entry['name']}_offset": LONG, f"{entry['name']}_bytes": LONG}
             types |= {name: type_ for name, (type_, _) in columns.items()}
@@ -150,6 +190,8 @@ def test_a_set_written_by_hand(tmp_path: Path, kind: str) -> None:
         assert batch["image"][:, 0, 0, 0].tolist() == [40 * number for number in range(SAMPLES)]
     if kind == "pictures":
         assert batch["depth"][:, 0, 0, 0].tolist() == [300 + number for number in range(SAMPLES)]
+        assert batch["frames"].counts.tolist() == [number % 3 for number in range(SAMPLES)]
+        assert batch["frames"].pixels.shape == (sum(batch["frames"].counts), 3, HEIGHT, WIDTH)
         assert batch["flow"].shape == (SAMPLES, 2, HEIGHT, WIDTH)
         assert batch["flow"][1, 0, 0, 0] == pytest.approx(WIDTH / 7)
     assert batch["label"].tolist() == [1] * SAMPLES and batch["caption"] == ["ö"] * SAMPLES

@@ -101,6 +101,14 @@ def depth(number: int) -> np.ndarray:
     return distances
 
 
+LISTED = [2, 0, 1, 3, 0, 1, 2]  # pictures in the list of each sample
+
+
+def frames(number: int) -> np.ndarray:
+    masks = [mask(number + at) for at in range(LISTED[number])]
+    return np.array(masks, np.uint8).reshape(-1, HEIGHT, WIDTH)
+
+
 def flip_columns(value: np.ndarray) -> np.ndarray:
     return value[..., ::-1]
 
@@ -172,6 +180,10 @@ EXAMPLES = {
     ),
     "picture": Example(
         lambda n: {"depth": Image.fromarray(depth(n))}, lambda out, row: out[row, 0].numpy(), depth, flip_columns,
+    ),
+    "pictures": Example(
+        lambda n: {"frames": [Image.fromarray(mask(n + at)) for at in range(LISTED[n])]},
+        lambda out, row: out.split()[row].numpy()[:, 0], frames, flip_columns,
     ),
 }  # fmt: skip
 
@@ -246,8 +258,11 @@ def test_values_survive_packing_and_move_with_a_flip(kind: str, packed: gpuload.
 def test_values_move_with_resizing_by_the_packer(kind: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"size": (WIDTH // 2, HEIGHT // 2), "fit": "stretch"}
     settings["encode"] = "raw" if kind == "raw" else "jpeg"
-    if kind == "picture":
-        with pytest.raises(gpuload.ArgumentError, match="--size resizes images, and 'depth' would no longer fit them"):
+    if kind in ("picture", "pictures"):
+        name = field_name(kind)
+        with pytest.raises(
+            gpuload.ArgumentError, match=f"--size resizes images, and '{name}' would no longer fit them"
+        ):
             pack(tmp_path / "out", kind, **settings)
         return
     data = pack(tmp_path / "out", kind, **settings, quality=98)

@@ -247,11 +247,11 @@ class Feed(Stage):
 
     def _inputs(self, batch: Batch) -> tuple[Any, ...]:
         """DALI's own list types, which it takes as they are; arrays would cost some µs per image."""
-        stored = batch.encoded.pictures[self._name]
+        stored = batch.encoded.stored(self._name)
         is_raw = self._stored.raw
         images = self._raw_images(stored) if is_raw else stored.contents
         fed = [_as_list(images, "HWC" if is_raw else None)]
-        for form, view in zip(self._forms, batch.views[self._name], strict=True):
+        for form, view in zip(self._forms, batch.views_of(self._name), strict=True):
             inputs = view.crops._asdict()
             inputs["cubic"] = (
                 None if view.cubic is None else view.cubic.astype(np.int32)

@@ -56,7 +56,7 @@ class Screen:
         """The batch in encodings that DALI takes, and the faults among these rows, which it must not get."""
         if self._raw:
             return batch, {}
-        stored = batch.encoded.pictures[self._name]
+        stored = batch.encoded.stored(self._name)
         results = check_jpegs(
             stored.spans[rows], stored.heights[rows], stored.widths[rows]
         )
@@ -86,7 +86,7 @@ class Screen:
         self, batch: Batch, rows: Sequence[int]
     ) -> tuple[Batch, dict[int, Fault]]:
         """The batch with Pillow's pixels at these rows, and what does not decode."""
-        stored = batch.encoded.pictures[self._name]
+        stored = batch.encoded.stored(self._name)
         tasks = [
             self._threads.submit(
                 partial(

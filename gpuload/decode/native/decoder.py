@@ -20,6 +20,7 @@ from gpuload.decode.native.steps import SharedBlocks, Step
 from gpuload.decode.native.values import PixelTarget
 from gpuload.decode.postprocess import Postprocess
 from gpuload.decode.runner import Job, Stage, Work
+from gpuload.fields.rows import Ragged
 from gpuload.kernels.structs import Bands
 from gpuload.read.batch import Batch, StoredPictures
 from gpuload.types import I64, Array
@@ -132,13 +133,13 @@ class _PictureDecoder:
 
     def begin(self, batch: Batch, threads: int) -> tuple[tuple[Array, ...], _Share]:
         """The arrays of the views, which are complete after all shares of the work are done."""
-        stored = batch.encoded.pictures[self.name]
+        stored = batch.encoded.stored(self.name)
         views = [
             self._view(number, view, stored)
-            for number, view in enumerate(batch.views[self.name])
+            for number, view in enumerate(batch.views_of(self.name))
         ]
         plan = self._plan(batch, stored, views)
-        rows_of_thread = -(-len(batch) // threads)
+        rows_of_thread = -(-len(stored) // threads)
         rows_at_once = max(1, min(_BLOCK_BYTES // plan.largest_bytes, rows_of_thread))
         opened = [view.open(plan.pictures) for view in views]
         steps = [step for step in opened if step is not None]
@@ -177,7 +178,7 @@ class _PictureDecoder:
 
     def _may_leave_windows(self, batch: Batch) -> bool:
         """Whether nearest pixels may lie beside the windows of a view, by rounding."""
-        views = batch.views[self.name]
+        views = batch.views_of(self.name)
         pairs = zip(self._picture.forms, views, strict=True)
         return any(form.places or view.stretched for form, view in pairs)
 
@@ -239,11 +240,23 @@ class NativeDecoder(Stage):
         job.state = None
         broken = dict(job.decoded.broken)
         for share in shares:
-            for row, reason in share.reasons.items():
-                broken.setdefault(row, Fault(reason, share.name))
+            broken = {**_faults(job.batch, share), **broken}
         if broken:
             # The arrays of an earlier stage are written to, too.
             job.decoded = replace(job.decoded.map(_writable), broken=broken)
+
+
+def _faults(batch: Batch, share: _Share) -> dict[int, Fault]:
+    """Why samples do not decode, by row; of a list of pictures the first that does not."""
+    pictures = batch.encoded.pictures[share.name]
+    if not isinstance(pictures, Ragged):
+        return {row: Fault(why, share.name) for row, why in share.reasons.items()}
+    faults: dict[int, Fault] = {}
+    for picture, reason in sorted(share.reasons.items()):
+        row = int(pictures.samples[picture])
+        number = int(pictures.positions[picture])
+        faults.setdefault(row, Fault(f"picture {number}: {reason}", share.name))
+    return faults
 
 
 def _writable(array: Any) -> Any:

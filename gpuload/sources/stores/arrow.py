@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from gpuload.machine.untrusted import parse_json
-from gpuload.sources.columns import Features, Table
+from gpuload.sources.columns import Features, Table, lists_of_images
 from gpuload.sources.files import PACKED, Files, Findings
 from gpuload.sources.stores.pieces import plain_name
 from gpuload.sources.stores.store import StoreSource
@@ -54,7 +54,8 @@ class SavedDatasetSource(StoreSource):
 def _table(paths: list[Path]) -> Table:
     schema = next(_batches(paths[0])).schema if paths else pa.schema([])
     rows = (row for path in paths for batch in _batches(path) for row in _rows(batch))
-    return Table(schema.names, rows, Features.of_metadata(schema.metadata))
+    features = Features.of_metadata(schema.metadata)
+    return Table(schema.names, rows, features, lists=lists_of_images(schema))
 
 
 def _batches(path: Path) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from gpuload.errors import SourceError
-from gpuload.sources.columns import Features, Table
+from gpuload.sources.columns import Features, Table, lists_of_images
 from gpuload.sources.files import Findings, Folder
 from gpuload.sources.stores.store import StoreSource
 
@@ -49,7 +49,8 @@ class ParquetSource(StoreSource):
             row for batch in _batches(file) for row in batch.to_pylist()
         )
         features = Features.of_metadata(file.schema_arrow.metadata)
-        return Table(file.schema_arrow.names, rows, features, find)
+        schema = file.schema_arrow
+        return Table(schema.names, rows, features, find, lists_of_images(schema))
 
 
 def _batches(file: Any) -> Iterator[pa.RecordBatch]:

@@ -63,8 +63,8 @@ class StoreSource(Source):
     """Samples in the records of stores: of one, or of all in a folder, or in its folders that are named after splits.
 
     Names of stores, or of the folders around them, give the splits (see `splits`). The column of images is the one with
-    a usual name, or the only one that holds pictures; so is that of labels. A column of lists of pictures is one of its
-    first pictures, and further ones with the numbers 2, 3, … at their names.
+    a usual name, or the only one that holds pictures; so is that of labels. Without one, the first picture of a column
+    of lists of pictures is the image.
 
     form: what a store is, for messages. faults: what its reader raises besides of what all raise.
     """
@@ -187,7 +187,6 @@ class StoreSource(Source):
         first = next(rows, None)
         if first is None:
             return
-        first = spread(first)
         if self.options.images_alone:
             findings.images_alone = True
         columns = {**meant(first, table.features), **self.options.columns}
@@ -200,7 +199,7 @@ class StoreSource(Source):
             findings.notes += [note] if note not in findings.notes else []
         plain = (
             {name: value for name, value in row.items() if name not in dropped}
-            for row in chain([first], map(spread, rows))
+            for row in chain([first], rows)
         )
         names = [name for name in first if name not in dropped]
         yield from table._replace(names=names, rows=plain).samples(
@@ -237,24 +236,8 @@ def meant(row: Row, features: Features) -> dict[str, Names]:
     return columns
 
 
-def spread(row: Row) -> Row:
-    """A row with a column for each picture of a list: `views` becomes `views`, `views_2`, `views_3`, …"""
-    if not any(
-        isinstance(value, list) and _are_pictures(value) for value in row.values()
-    ):
-        return row
-    columns = dict[str, Any]()
-    for name, value in row.items():
-        if isinstance(value, list) and _are_pictures(value):
-            for number, picture in enumerate(value, 1):
-                columns[name if number == 1 else f"{name}_{number}"] = picture
-        else:
-            columns[name] = value
-    return columns
-
-
-def _are_pictures(values: list[Any]) -> bool:
-    return bool(values) and all(map(is_picture, values))
+def _are_pictures(values: Any) -> bool:
+    return isinstance(values, list) and bool(values) and all(map(is_picture, values))
 
 
 def is_picture(value: Any) -> bool:
@@ -292,7 +275,7 @@ def is_whole_number(value: Any) -> bool:
 
 def _is_packed(value: Any) -> bool:
     """Whether a value can be stored; bytes and pictures can where a kind of fields takes them."""
-    if is_picture(value):
+    if is_picture(value) or _are_pictures(value):
         return True
     if next(kind for kind in KINDS.values() if kind.claims(value)).name != _JSON:
         return True
