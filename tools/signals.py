@@ -41,6 +41,9 @@ import gpuload
 from gpuload.packing.packer import pack
 
 _SILENT_S = 60.0  # without a report, a process waits for ever
+_IMPORTS_S = (
+    600.0  # until the first one, on a busy machine: torch and DALI are imported
+)
 _ENDING_S = 10.0  # that threads may take to end
 _IMAGES = 60
 _BATCH = 7
@@ -205,6 +208,7 @@ def be_interrupted(folder: Path, decoder: str, seed: int) -> None:
     """A process: reports its signals and faults after each round, as a line of JSON."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     rounds = Rounds(folder, decoder, seed)
+    _report(rounds)
     try:
         while True:
             rounds.run()
@@ -227,6 +231,7 @@ class Child:
         command = [sys.executable, __file__, "--child", str(folder), decoder, str(seed)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.heard = time.monotonic()
+        self.patience = _IMPORTS_S
         self.signals: Counter[str] = Counter()
         self.faults: list[str] = []
 
@@ -238,6 +243,7 @@ class Child:
             self.signals = Counter(report["signals"])
             self.faults = report["faults"]
             self.heard = time.monotonic()
+            self.patience = _SILENT_S
 
     def has_ended(self) -> bool:
         """Whether it ended by itself, or was ended because it waits for ever."""
@@ -246,7 +252,7 @@ class Child:
                 self.faults.append(f"the process ended with {self.process.returncode}")
             self.process.communicate()
             return True
-        if time.monotonic() - self.heard < _SILENT_S:
+        if time.monotonic() - self.heard < self.patience:
             return False
         self.faults.append("it waits for ever: where, is printed above")
         self.process.send_signal(signal.SIGUSR1)

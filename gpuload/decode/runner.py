@@ -48,7 +48,8 @@ class Task(Generic[T]):
 
     def __init__(self, work: Callable[[], T], times: int = 1) -> None:
         self._work: Callable[[], T] | None = work
-        self._calls = list(range(times))  # left; taking one is atomic
+        self._begun = list(range(times))  # calls left to begin; taking one is atomic
+        self._calls = list(range(times))  # calls left to end
         self._done = threading.Lock()
         self._done.acquire()
         self.value: T | None = None
@@ -56,6 +57,11 @@ class Task(Generic[T]):
         self.cancelled = False  # set to True to cancel a task that has not begun
 
     def run(self) -> None:
+        """One of the calls. Does nothing after all of them, so that a task may be queued again."""
+        try:
+            self._begun.pop()
+        except IndexError:
+            return
         work = self._work
         assert work is not None
         try:
@@ -142,10 +148,14 @@ class Threads:
         cancelled."""
         task = Task(work, times)
         for _ in range(times):
-            self._tasks.put(task)
+            self.queue(task)
+        return task
+
+    def queue(self, task: Task[Any]) -> None:
+        """As `submit`, one call of a task."""
+        self._tasks.put(task)
         if self._closed.is_set:  # by another thread meanwhile
             _cancel(self._tasks)
-        return task
 
     def close(self) -> None:
         """Ends the threads once they have run what was submitted."""
@@ -494,11 +504,13 @@ class Runner:
     ) -> None:
         """Submits a task of each stage for the next batch."""
         tasks: list[Task[Job | None]] = []
-        # Before they start: if that is interrupted, `_abandon` ends them.
+        # The list, and each task in it, is known to `_abandon` before anything begins, since this may be interrupted at
+        # any step.
         ahead.append(tasks)
         for number, thread in enumerate(self._threads):
             before = tasks[-1] if tasks else None
-            tasks.append(thread.submit(partial(self._begin, number, batches, before)))
+            tasks.append(Task(partial(self._begin, number, batches, before)))
+            thread.queue(tasks[-1])
 
     def _begin(
         self, number: int, batches: Iterator[Batch], before: "Task[Job | None] | None"
@@ -552,6 +564,10 @@ class Runner:
         for task in tasks:
             if (job := task.value) is not None:
                 job.abandon()
+        for stages in list(ahead):
+            for thread, task in zip(self._threads, stages, strict=False):
+                if not task.is_done:
+                    thread.queue(task)  # again, or at last: it ends without beginning
         for task in tasks:
             task.wait()
             if (job := task.value) is not None:

@@ -48,6 +48,7 @@ from gpuload.errors import (
 )
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
+from gpuload.fields.rows import numbers_of
 from gpuload.machine.untrusted import NotRegularError
 from gpuload.pictures import MAX_PIXELS
 from gpuload.store import FolderStore, Store
@@ -330,7 +331,7 @@ class Dataset:
             ShardError: the index holds a width or height below 1, or more than `max_pixels` pixels.
         """
         sizes = np.stack(
-            [self.column(side).to_numpy()[samples] for side in ("height", "width")],
+            [numbers_of(self.column(side))[samples] for side in ("height", "width")],
             axis=1,
         )
         if len(wrong := np.flatnonzero((sizes < 1).any(axis=1))):
@@ -476,7 +477,7 @@ class Dataset:
     def labels(self) -> I64:
         """int64 (len,): the class number of every sample, in stored order. Costs O(stored samples) on first use."""
         self.require_field("label")
-        labels: I64 = self.column("label").to_numpy()
+        labels: I64 = np.array(numbers_of(self.column("label")))
         return labels if self._selected is None else labels[self._selected]
 
     @checked("Dataset.require_field", name=Rule("the name of a field", as_text))
@@ -576,7 +577,7 @@ class Dataset:
             )
             try:
                 numbers.append(
-                    rows.filter(expression).column("sample number").to_numpy()
+                    numbers_of(rows.filter(expression).column("sample number"))
                 )
             except (pa.ArrowException, TypeError) as error:
                 reason = str(error).splitlines()[0]

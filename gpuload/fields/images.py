@@ -25,7 +25,7 @@ from gpuload.fields.kind import (
 )
 from gpuload.fields.motion import Placement
 from gpuload.fields.numbers import array_fault, nested_lists
-from gpuload.fields.rows import DatasetView, MaskDType, PixelField
+from gpuload.fields.rows import DatasetView, MaskDType, PixelField, numbers_of
 from gpuload.formats.corrections import turned
 from gpuload.formats.masks import Reading, class_numbers
 from gpuload.pictures import as_rgb, decode_image, draw_mask
@@ -157,8 +157,8 @@ def wrong_pixels(field: Field, rows: pa.RecordBatch, sizes: I64) -> BadRows:
     """
     pixels = Pixels.of_field(field)
     value_bytes = np.dtype(pixels.dtype).itemsize
-    offset = rows.column(field.offset_column).to_numpy().astype(np.int64)
-    size = rows.column(field.bytes_column).to_numpy().astype(np.int64)
+    offset = numbers_of(rows.column(field.offset_column)).astype(np.int64)
+    size = numbers_of(rows.column(field.bytes_column)).astype(np.int64)
     needed = pixels.bytes * sizes[:, 0] * sizes[:, 1]
     return BadRows(
         np.flatnonzero((size != needed) | (offset % value_bytes != 0)),
@@ -247,7 +247,7 @@ class RawKind(ImageKind):
 
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
         """Members that are not as large as their pixels, or do not begin where such values can."""
-        sides = [rows.column(name).to_numpy() for name in ("height", "width")]
+        sides = [numbers_of(rows.column(name)) for name in ("height", "width")]
         yield wrong_pixels(field, rows, np.stack(sides, axis=1).astype(np.int64))
 
     def find_fault(

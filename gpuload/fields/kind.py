@@ -27,6 +27,7 @@ from gpuload.fields.rows import (
     PixelField,
     flat,
     lengths_of,
+    numbers_of,
     rows_of_numbers,
 )
 from gpuload.machine.untrusted import parse_json
@@ -304,9 +305,9 @@ class Kind:
         ]
         sizes = np.full(len(samples), 0 if flat_ones or self.entry_bytes else 512)
         for column in flat_ones:
-            sizes = sizes + pc.binary_length(column.cast(pa.large_string())).to_numpy()
+            sizes = sizes + numbers_of(pc.binary_length(column.cast(pa.large_string())))
         if self.entry_bytes:
-            counts = pc.list_value_length(samples.column(field.name)).to_numpy()
+            counts = numbers_of(pc.list_value_length(samples.column(field.name)))
             sizes = sizes + counts * self.entry_bytes * max(field.size, 1) + 30
         return sizes
 

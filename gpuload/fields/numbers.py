@@ -33,6 +33,7 @@ from gpuload.fields.rows import (
     flat,
     joined_lists,
     lengths_of,
+    numbers_of,
     pad_all,
     rows_of,
     split_rows,
@@ -437,7 +438,7 @@ class ArrayKind(Kind):
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
         """Members that are not as large as an array of their shape."""
         shapes = rows.column(f"{field.name}_shape")
-        size = rows.column(field.bytes_column).to_numpy()
+        size = numbers_of(rows.column(field.bytes_column))
         sides = flat(shapes).astype(np.float64)
         # Products in float64, which do not overflow: exact up to 2**53, and larger than any shard beyond.
         needed = np.full(len(size), float(np.dtype(field.dtype).itemsize))

@@ -26,7 +26,7 @@ from gpuload.fields.images import (
 from gpuload.fields.kind import BadRows, FieldSpec, Kind, Origin, Parsed, StoredMember
 from gpuload.fields.maps import SPECS, Picture, PictureSpec
 from gpuload.fields.motion import Placement
-from gpuload.fields.rows import DatasetView, PixelField
+from gpuload.fields.rows import DatasetView, PixelField, numbers_of
 from gpuload.types import ClassNames
 
 # What the files of further pictures are known by, where nothing says that they are pictures.
@@ -120,7 +120,9 @@ class PictureKind(Kind):
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
         """Pictures without a size, or whose pixels are not as large as it says."""
         width, height, _ = (rows.column(name) for name in picture_columns(field.name))
-        sizes = np.stack([height.to_numpy(), width.to_numpy()], axis=1).astype(np.int64)
+        sizes = np.stack([numbers_of(height), numbers_of(width)], axis=1).astype(
+            np.int64
+        )
         wrong = ((sizes < 1) | (sizes > MOST_SIDE)).any(axis=1)
         yield BadRows(
             np.flatnonzero(wrong),

@@ -159,16 +159,35 @@ def _merge(parts: Sequence[Any], rows: Sequence[I64]) -> Any:
     return first
 
 
+def numbers_of(column: Any) -> npt.NDArray[Any]:
+    """The numbers of an Arrow array, read-only and without a copy, or of a chunked array, joined if it has several
+    chunks. With nulls, floats with NaN for them.
+
+    By DLPack, since pyarrow's `to_numpy` imports pandas where that is installed, which takes longer than opening a set.
+    """
+    is_numeric = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    if not is_numeric or column.null_count:
+        if isinstance(column, pa.ChunkedArray):
+            return column.to_numpy()
+        return column.to_numpy(zero_copy_only=False)
+    if isinstance(column, pa.Array):
+        return np.from_dlpack(column)
+    if column.num_chunks == 0:
+        return np.empty(0, column.type.to_pandas_dtype())
+    chunks = [np.from_dlpack(chunk) for chunk in column.chunks]
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+
+
 def lengths_of(lists: Any) -> I64:
     """int64 (N,): the length of each list of an Arrow list array."""
-    return lists.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers_of(lists.value_lengths()).astype(np.int64)
 
 
 def flat(lists: Any) -> npt.NDArray[Any]:
     """The numbers in all lists of an Arrow array, nested to any depth, as one array: a read-only view."""
     while hasattr(lists, "flatten") and hasattr(lists.type, "value_type"):
         lists = lists.flatten()
-    return lists.to_numpy()
+    return numbers_of(lists)
 
 
 def rows_of(lists: Any) -> I64:

@@ -32,6 +32,7 @@ import numpy as np
 
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import SAMPLES, SHARDS, make_key, permutation
+from gpuload.fields.rows import numbers_of
 from gpuload.types import I64
 
 
@@ -461,7 +462,7 @@ def is_sorted_by_class(dataset: Dataset, window: int) -> bool:
     for shard in shards.tolist():
         seen.update(
             np.unique(
-                dataset.rows(shard).column("label").drop_null().to_numpy()
+                numbers_of(dataset.rows(shard).column("label").drop_null())
             ).tolist()
         )
         # Mostly with the first shard: no others are fetched for this.

@@ -32,6 +32,7 @@ import pyarrow as pa
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import DRAWN, make_key, permutation, uniform
 from gpuload.errors import ArgumentError, some_of
+from gpuload.fields.rows import numbers_of
 from gpuload.order.arguments import (
     MOST_DRAWS,
     AnySampling,
@@ -378,14 +379,14 @@ def _column(
     values = dataset.column(name)
     stored = dataset.stored_samples(np.arange(len(dataset)))
     if values.null_count:
-        missing = np.flatnonzero(values.is_null().to_numpy()[stored])
+        missing = np.flatnonzero(numbers_of(values.is_null())[stored])
         if len(missing):
             raise ArgumentError(
                 f"{subject} has {len(missing):,} samples without one, the first is sample {missing[0]}. Leave them "
                 "out: dataset.filter(pyarrow.compute.is_valid(pyarrow.compute.field(...)))"
             )
         values = values.fill_null(0)
-    numbers: npt.NDArray[Any] = values.to_numpy()[stored]
+    numbers: npt.NDArray[Any] = numbers_of(values)[stored]
     return numbers
 
 

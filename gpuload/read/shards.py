@@ -28,7 +28,7 @@ from gpuload.fields.kind import BadRows
 from gpuload.fields.picture_lists import PicturesKind, list_columns
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import kind_of
-from gpuload.fields.rows import Ragged, flat, lengths_of, take
+from gpuload.fields.rows import Ragged, flat, lengths_of, numbers_of, take
 from gpuload.read.batch import EncodedBatch, MemberViews, StoredPictures
 from gpuload.read.mapped_file import MappedFile
 from gpuload.store import Store
@@ -131,8 +131,8 @@ class MappedShard:
 
     def _check_headers(self, image: Field) -> None:
         """Checks the headers of three images at the positions in the index."""
-        offsets = self.rows.column(image.offset_column).to_numpy()
-        sizes = self.rows.column(image.bytes_column).to_numpy()
+        offsets = numbers_of(self.rows.column(image.offset_column))
+        sizes = numbers_of(self.rows.column(image.bytes_column))
         if not len(offsets):
             return
         for row in {0, len(offsets) // 2, len(offsets) - 1}:
@@ -318,7 +318,7 @@ class Window:
                     [_places_of(chunk) for chunk in column.chunks]
                 )
             elif pa.types.is_primitive(column.type):
-                self._values[name] = column.to_numpy()
+                self._values[name] = numbers_of(column)
             else:  # in one piece: taking rows from several would cost O(window) for every batch
                 combined = column.combine_chunks()
                 self._values[name] = (
@@ -396,7 +396,7 @@ def _bad_rows(dataset: Dataset, shard: int, rows: pa.RecordBatch) -> Iterator[Ba
 
     def numbers(name: str) -> I64:
         """int64, even for int32 columns, so that products do not overflow."""
-        column: I64 = rows.column(name).to_numpy().astype(np.int64, copy=False)
+        column: I64 = numbers_of(rows.column(name)).astype(np.int64, copy=False)
         return column
 
     width = numbers("width")

@@ -2,6 +2,7 @@
 
 import gc
 import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -323,3 +324,64 @@ builtins.kept = Last()  # goes when the threads have been ended
 def test_the_interpreter_ends_with_threads_that_wait_or_work_and_waits_for_no_other(code: str, said: str) -> None:
     done = subprocess.run([*prepared.python(), "-c", code], capture_output=True, text=True, timeout=250)
     assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
+
+
+class Watched(Noted):
+    """Notes restarts that come while it is at work."""
+
+    def __init__(self) -> None:
+        super().__init__("watched")
+        self.is_at_work = False
+        self.disturbed = 0
+
+    def begin(self, job: Job) -> Any:
+        self.is_at_work = True
+        time.sleep(0.0005)
+        self.is_at_work = False
+        return super().begin(job)
+
+    def restart(self) -> None:
+        self.disturbed += self.is_at_work
+
+
+def interrupted_after(steps: int, call: Callable[[], Any]) -> bool:
+    """Calls something and interrupts it after so many bytecodes of `Runner.decode` and what it calls to begin batches,
+    as a signal would; False if it takes fewer."""
+    left = steps
+    interrupted = {Runner.decode.__code__, Runner._submit_next.__code__, Threads.queue.__code__}
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal left
+        if frame.f_code not in interrupted:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_nothing_is_at_work_when_a_call_begins_after_an_interrupt_anywhere() -> None:
+    stage = Watched()
+    runner = Runner([stage, Noted("last")], 2)
+    step = 0
+    is_interrupted = True
+    while is_interrupted:
+        step += 1
+        first = runner.decode(map(made, (4, 3, 2, 1)))
+        is_interrupted = interrupted_after(step, lambda first=first: next(first))  # type: ignore[misc]
+        assert [len(batch) for batch, _ in runner.decode(map(made, (2, 1)))] == [2, 1], step
+        assert not stage.disturbed, step
+    assert step > 200
+    runner.close()

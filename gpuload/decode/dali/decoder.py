@@ -110,12 +110,11 @@ class DaliDecoder(Stage):
             while self._scheduled and pipeline is not None:
                 self._scheduled.popleft()
                 pipeline.outputs()
-        except (
-            RuntimeError,
-            StopIteration,
-        ):
-            # An image of a cancelled batch; or one was never begun.
+        except (RuntimeError, StopIteration):
+            # An image of a cancelled batch; or one was never begun. No later restart may find this pipeline, even if
+            # what follows is interrupted.
             pipeline = None
+            self._discard()
         except BaseException:  # Ctrl-C
             self._discard()
             raise

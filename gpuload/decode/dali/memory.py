@@ -12,6 +12,7 @@ from gpuload.augment.views import DType
 from gpuload.decode.interface import NUMPY_DTYPES, Stored
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import DeviceError
+from gpuload.fields.rows import numbers_of
 from gpuload.pictures import MAX_PIXELS
 from gpuload.read.shards import checked_rows
 from gpuload.types import F64, HeightWidth
@@ -143,7 +144,7 @@ def _some_sizes(dataset: Dataset) -> F64:
     for shard in shards:
         rows = checked_rows(dataset, shard)
         sizes.append(
-            np.stack([rows["width"].to_numpy(), rows["height"].to_numpy()], axis=1)
+            np.stack([numbers_of(rows["width"]), numbers_of(rows["height"])], axis=1)
         )
     return np.concatenate(sizes).astype(np.float64)
 
