@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
-from train import make_net  # your own model
+from training import make_net  # your own model
 
 import gpuload
 

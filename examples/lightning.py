@@ -24,7 +24,7 @@ import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
-from train import make_net  # your own model
+from training import make_net  # your own model
 
 import gpuload
 
