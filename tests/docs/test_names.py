@@ -93,3 +93,42 @@ def test_what_is_named_exists() -> None:
 )
 def test_a_dead_name_is_found(word: str) -> None:
     assert dead("README.md", word)
+
+
+# Where other software is spoken of, in its own words.
+_OF_OTHERS = {"docs/coming-from.md", "docs/packing.md", "docs/lab/cut.md", "docs/format.md"}
+_NAMES = re.compile(r"dataset card|TensorFlow Datasets|Hugging Face datasets|DataLoader's dataset", re.I)
+
+
+def prose() -> Iterator[tuple[str, str]]:
+    """Texts and docstrings without code, addresses and names of other software."""
+    for page in TEXTS:
+        name = str(page.relative_to(ROOT))
+        if name not in _OF_OTHERS:
+            yield name, page.read_text().partition("\n## Words\n")[0]
+    for module in MODULES:
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield str(module.relative_to(ROOT)), ast.get_docstring(node) or ""
+
+
+def plain(text: str) -> str:
+    text = re.sub(r"```.*?```|<!--.*?-->", "", text, flags=re.S)
+    return _NAMES.sub(
+        "", re.sub(r"`[^`]*`|\"[^\"]*\"|\]\([^)]*\)|^:::.*|^ .*=.*$|^\s*\w+: |\S+[=(/]\S*", "", text, flags=re.M)
+    )
+
+
+def test_one_word_for_one_thing() -> None:
+    """The glossary has at most 15 words, and no text uses what it says not to."""
+    page = (ROOT / "docs" / "concepts.md").read_text().partition("\n## Words\n")[2]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| ")
+    ]
+    words = {row[0]: row[2].split(", ") for row in rows[1:]}
+    assert 10 <= len(words) <= 15
+    others = [other for row in words.values() for other in row]
+    pattern = re.compile(rf"\b({'|'.join(map(re.escape, others))})s?\b")
+    assert pattern.search("a dataset") and pattern.search("two data points")  # it can fail
+    used = [(name, found[0]) for name, text in prose() for found in pattern.finditer(plain(text))]
+    assert not used
