@@ -6,7 +6,7 @@ the table lies. A descriptor takes 1,041 bytes: type, name in 16 bytes, argument
 of C's structs of its fields, aligned to 8 bytes where an aligned field is. The table tells how long a JPEG is.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,22 +85,18 @@ class _Beton:
             raise ValueError(f"it has {count:,} fields")
         start = _HEADER.itemsize
         fields = self._read(_FIELD, start, count, "its fields")
-        kinds = [int(kind) for kind in fields["type"]]
-        if unknown := [kind for kind in kinds if kind not in _ROWS]:
-            raise ValueError(f"it has a field of the unknown type {unknown[0]}")
         self.names = [
             bytes(name).split(b"\0")[0].decode("ascii") for name in fields["name"]
         ]
         self._samples = int(header["samples"])
         self._start = start + count * _FIELD.itemsize
-        row = [(str(place), _ROWS[kind]) for place, kind in enumerate(kinds)]
-        self._row = np.dtype(row, align=True)
+        kinds = fields["type"].tolist()
+        self._row = _row_type(kinds)
         if self._start + self._samples * self._row.itemsize > file.size:
             raise ValueError(f"it is too short for {self._samples:,} samples")
-        table_bytes = file.size - int(header["table"])
-        table = self._read(
-            _TABLE, int(header["table"]), table_bytes // _TABLE.itemsize, "its table"
-        )
+        table_start = int(header["table"])
+        rows = (file.size - table_start) // _TABLE.itemsize
+        table = self._read(_TABLE, table_start, rows, "its table")
         order = np.argsort(table["place"])
         self._places = table["place"][order]
         self._bytes = table["bytes"][order]
@@ -154,6 +150,19 @@ class _Beton:
         if number == len(self._places) or self._places[number] != place:
             raise ValueError(f"its table does not have the image at byte {place:,}")
         return int(self._bytes[number])
+
+
+def _row_type(kinds: Sequence[int]) -> np.dtype[Any]:
+    """The dtype of a sample's row, whose fields are called by their numbers.
+
+    Raises:
+        ValueError: a field is of an unknown type.
+    """
+    for kind in kinds:
+        if kind not in _ROWS:
+            raise ValueError(f"it has a field of the unknown type {kind}")
+    row = [(str(place), _ROWS[kind]) for place, kind in enumerate(kinds)]
+    return np.dtype(row, align=True)
 
 
 def _array_type(pieces: Pieces) -> tuple[Any, tuple[int, ...]]:

@@ -114,21 +114,18 @@ class Meaning:
         return number
 
     def _boxes_of_detection(self, features: Features, image: bytes) -> dict[str, Any]:
-        numbers = features[_BOX_CLASS]
+        classes = features[_BOX_CLASS]
         names = features.get(_BOX_NAME, [])
-        if len(names) == len(numbers):
+        if len(names) == len(classes):
             classes = [
                 self._named("boxes", number, name)
-                for number, name in zip(numbers, names, strict=True)
+                for number, name in zip(classes, names, strict=True)
             ]
-        else:
-            classes = numbers
         width, height = size_of(image)
-        sides = (width, height, width, height)
         columns = [features.get(name, []) for name in _CORNERS]
         corners = [
-            [side * share for side, share in zip(sides, box, strict=True)]
-            for box in zip(*columns, strict=True)
+            [width * x0, height * y0, width * x1, height * y1]
+            for x0, y0, x1, y1 in zip(*columns, strict=True)
         ]
         return with_boxes(corners, classes)
 
@@ -139,7 +136,7 @@ class Meaning:
             text = name.decode("utf-8")
             taken = set(names.values())
             names[number] = f"{text} ({number})" if text in taken else text
-            ordered = tuple(names[known] for known in sorted(names))
+            ordered = tuple(names[key] for key in sorted(names))
             self._findings.classes[field] = ordered
             if field == "boxes":
                 self._findings.classes["labels"] = ordered

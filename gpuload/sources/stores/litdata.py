@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.columns import Table
@@ -126,13 +126,32 @@ def _framed_records(file: StoreFile) -> Iterator[bytes]:
     pieces = Pieces(table, name=name)
     offsets = pieces.numbers(count + 1, "<u4")
     for _ in range(frames):
-        first, items, place, packed, size = _FRAME.unpack(pieces.take(_FRAME.size))
-        if first + items > count or size > MOST_BYTES:
+        frame = _Frame(*_FRAME.unpack(pieces.take(_FRAME.size)))
+        if frame.first + frame.samples > count or frame.size > MOST_BYTES:
             raise ValueError(f"{name} has a frame of samples that it does not hold")
-        data = inflated(file.at(place, packed, f"{name}: a frame"), "zstd", size)
-        samples = Pieces(data, name=f"{name}: a frame")
-        for number in range(first, first + items):
+        compressed = file.at(frame.start, frame.compressed, f"{name}: a frame")
+        content = inflated(compressed, "zstd", frame.size)
+        samples = Pieces(content, name=f"{name}: a frame")
+        for number in range(frame.first, frame.first + frame.samples):
             yield samples.take(offsets[number + 1] - offsets[number])
+
+
+class _Frame(NamedTuple):
+    """Some samples that are compressed together.
+
+    Attributes:
+        first: the number of the first.
+        samples: how many there are.
+        start: the byte of the chunk where they begin.
+        compressed: bytes there.
+        size: bytes when they are decompressed.
+    """
+
+    first: int
+    samples: int
+    start: int
+    compressed: int
+    size: int
 
 
 def _values(record: bytes, decoders: Sequence[Decode]) -> list[Any]:

@@ -147,8 +147,8 @@ def _unpacked(value: bytes) -> Any:
     try:
         return msgpack.unpackb(value, raw=False)
     except errors as error:
-        what = "no image, MessagePack map, Datum or pickle; gpuload.pack() takes such samples as dicts"
-        raise ValueError(f"{what} ({error})") from None
+        fault = "no image, MessagePack map, Datum or pickle; gpuload.pack() takes such samples as dicts"
+        raise ValueError(f"{fault} ({error})") from None
 
 
 def _named(value: Any) -> dict[str, Any]:

@@ -41,9 +41,9 @@ class ParquetSource(StoreSource):
             try:
                 return folder.read(folder.find(name).address)
             except (OSError, ValueError):
-                what = f"a row holds no image but the path {name!r}, and its folder no such file"
+                fault = f"a row holds no image but the path {name!r}, and its folder no such file"
                 advice = f"Put the images beside it, or give their folder as SOURCE, and --labels {path.name}"
-                raise SourceError(f"{path}: {what}. {advice}") from None
+                raise SourceError(f"{path}: {fault}. {advice}") from None
 
         rows: Iterator[Any] = (
             row for batch in _batches(file) for row in batch.to_pylist()

@@ -56,23 +56,29 @@ def _rows(path: Path, names: dict[int, str], findings: Findings) -> Iterator[Row
     is_of_faces = False
     with opened(path) as file:
         for place, record in enumerate(records_of(file)):
-            pieces = Pieces(record, name="a record")
-            flag, label, number, _ = struct.unpack("<IfQQ", pieces.take(24))
-            labels = pieces.numbers(flag, "<f4") if flag else [label]
-            image = pieces.rest()
+            number, labels, image = _parts_of(record)
             if not is_picture(image):
                 is_of_faces = is_of_faces or place == 0
                 passed_over += 1
                 continue
-            row = {
-                "image": image,
-                **_fields(labels[:1] if is_of_faces else labels, image),
-            }
-            yield row | ({"name": names[number]} if number in names else {})
+            if is_of_faces:
+                labels = labels[:1]
+            row = {"image": image, **_fields(labels, image)}
+            if number in names:
+                row["name"] = names[number]
+            yield row
     if passed_over:
         findings.notes.append(
             f"{path.name}: passed over {passed_over:,} records without an image, as insightface has for people"
         )
+
+
+def _parts_of(record: bytes) -> tuple[int, Sequence[float], bytes]:
+    """The number of a record, its labels, and its image."""
+    pieces = Pieces(record, name="a record")
+    flag, label, number, _ = struct.unpack("<IfQQ", pieces.take(24))
+    labels = pieces.numbers(flag, "<f4") if flag else [label]
+    return number, labels, pieces.rest()
 
 
 def records_of(file: StoreFile) -> Iterator[bytes]:

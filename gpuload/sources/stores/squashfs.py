@@ -180,8 +180,8 @@ class _Image:
                 elif kind == _FILES[0]:
                     yield f"{folder}{name}", inner
 
-    def _entries(self, reference: int) -> Iterator[tuple[str, int, int]]:
-        """Name, reference and kind of each entry of a folder."""
+    def _listing_of(self, reference: int) -> tuple[int, int, int]:
+        """Block, offset in it, and size of the entries of a folder."""
         read = self._inode(reference)
         kind = read(2).number("<H")
         if kind == 1:
@@ -193,6 +193,11 @@ class _Image:
             offset = head[5]
         else:
             raise ValueError(f"a folder is an inode of kind {kind}")
+        return block, offset, size
+
+    def _entries(self, reference: int) -> Iterator[tuple[str, int, int]]:
+        """Name, reference and kind of each entry of a folder."""
+        block, offset, size = self._listing_of(reference)
         if size <= 3:
             return
         pieces = self._from(self._head.folder_table + block, offset, size - 3)

@@ -173,11 +173,11 @@ class StoreSource(Source):
             return [Path(path).relative_to(self._local).as_posix() for path in paths]
         names = self.stores_in(Folder(self._local))
         if not names:
-            what = f"is not {self.form}, and holds none"
+            fault = f"is not {self.form}, and holds none"
             if self.suffixes:
-                what = f"holds no {self.suffixes[0]}"
+                fault = f"holds no {self.suffixes[0]}"
             raise SourceError(
-                f"{self._local}: {what}. Give a file, or the folder that holds some"
+                f"{self._local}: {fault}. Give a file, or the folder that holds some"
             )
         return names
 
@@ -227,10 +227,10 @@ def meant(row: Row, features: Features) -> dict[str, Names]:
         )
     is_told = any(name.strip().lower() in USUAL["label"] for name in row)
     if not is_told and not features.single:
-        whole = [name for name, value in row.items() if is_whole_number(value)]
-        named = [name for name in whole if name.lower() in _CLASS_NAMES]
+        numbers = [name for name, value in row.items() if is_whole_number(value)]
+        named = [name for name in numbers if name.lower() in _CLASS_NAMES]
         if len(row.keys() - {listing.NAME}) == 2:
-            named = named or whole  # an image and its class
+            named = named or numbers  # an image and its class
         if len(named) == 1:
             columns["label"] = (named[0],)
     return columns

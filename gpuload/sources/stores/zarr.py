@@ -1,6 +1,6 @@
 """Zarr 2 and 3, by the package zarr: arrays of images and labels in a group, and images of OME-Zarr."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from gpuload.errors import SourceError
 from gpuload.sources.files import Files, Findings, Folder, readable
 from gpuload.sources.named_arrays import NamedArrays, unstored
 from gpuload.sources.source import CERTAIN, Row, Sight
+from gpuload.types import Array
 
 _MARKS = (".zgroup", ".zarray", "zarr.json")
 _AXES = "tczyx"
@@ -55,8 +56,8 @@ class OmeZarrSource(NamedArrays):
     def recognise(cls, files: Files) -> Sight | None:
         if not isinstance(files, Folder) or files.fault():
             return None
-        found = next(_images_in(files.path), None)
-        return Sight(CERTAIN, "holds images of OME-Zarr") if found else None
+        image_path = next(_images_in(files.path), None)
+        return Sight(CERTAIN, "holds images of OME-Zarr") if image_path else None
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         if not self._local.is_dir():
@@ -83,23 +84,23 @@ class OmeZarrSource(NamedArrays):
         ]
         if len(axes) != array.ndim or not set("yx") <= set(axes) <= set(_AXES):
             raise ValueError(f"its axes are {', '.join(axes)[:60]}")
-        others = [axis for axis in axes if axis in "tz"]
-        counts = [array.shape[axes.index(axis)] for axis in others]
-        for place in np.ndindex(*counts):
-            chosen = dict(zip(others, place, strict=True))
-            plane = np.asarray(
-                array[tuple(chosen.get(axis, slice(None)) for axis in axes)]
-            )
-            remaining = [axis for axis in axes if axis not in chosen]
-            plane = np.moveaxis(
-                plane, [remaining.index("y"), remaining.index("x")], [0, 1]
-            )
-            ending = "".join(
+        counts = {axis: array.shape[axes.index(axis)] for axis in axes if axis in "tz"}
+        for place in np.ndindex(*counts.values()):
+            chosen = dict(zip(counts, place, strict=True))
+            parts = [
                 f"-{axis}{number}"
                 for axis, number in chosen.items()
-                if array.shape[axes.index(axis)] > 1
-            )
-            yield {"image": plane, "name": f"{name}{ending}."}
+                if counts[axis] > 1
+            ]
+            plane = _plane(array, axes, chosen)
+            yield {"image": plane, "name": f"{name}{''.join(parts)}."}
+
+
+def _plane(array: Any, axes: Sequence[str], chosen: Mapping[str, int]) -> Array:
+    """(height, width), or (height, width, channels): the part of an array at these numbers of its other axes."""
+    plane = np.asarray(array[tuple(chosen.get(axis, slice(None)) for axis in axes)])
+    remaining = [axis for axis in axes if axis not in chosen]
+    return np.moveaxis(plane, [remaining.index("y"), remaining.index("x")], [0, 1])
 
 
 def is_group(files: Files, name: str) -> bool:
