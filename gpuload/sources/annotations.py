@@ -271,17 +271,17 @@ class NamedFiles:
             ):
                 images = self._images_called(str(name))
                 if len(images) > 1:
-                    what = f"names {name!r} without an extension, which {some_of(images)} fit"
-                    raise SourceError(f"{self._title}: {what}. Write the extension")
+                    fault = f"names {name!r} without an extension, which {some_of(images)} fit"
+                    raise SourceError(f"{self._title}: {fault}. Write the extension")
                 file = self.find(images[0]) if images else None
             if file is None:
                 missing.append(str(name))
             else:
                 files.append(file)
         if missing:
-            what = f"names {len(missing):,} of {len(names):,} files that are not in {self._root}: {some_of(missing)}"
+            fault = f"names {len(missing):,} of {len(names):,} files that are not in {self._root}: {some_of(missing)}"
             raise SourceError(
-                f"{self._title}: {what}. Paths start at SOURCE and do not lead out of it: correct them"
+                f"{self._title}: {fault}. Paths start at SOURCE and do not lead out of it: correct them"
             )
         return files
 

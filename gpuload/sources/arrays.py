@@ -83,8 +83,8 @@ class ArraysSource(NamedArrays):
             SourceError: it cannot be.
         """
         title = self.labels if path == self.labels else self.title
-        what = f"an array of numbers or texts for {name!r}; of Python objects it would be a pickle, never opened"
-        with readable(title, what, ValueError, OverflowError):
+        form = f"an array of numbers or texts for {name!r}; of Python objects it would be a pickle, never opened"
+        with readable(title, form, ValueError, OverflowError):
             with path.open("rb") as file:
                 header = npy.read_header(file.read(1 << 16))
             order: Literal["F", "C"] = "F" if header.in_fortran_order else "C"
@@ -169,12 +169,12 @@ class Hdf5Source(NamedArrays):
                 elif not name.startswith(_MATLAB_CELLS):
                     arrays[name] = _MatlabArray(item)
 
-        what = (
+        form = (
             "a MATLAB file of version 7.3 (`save('-v7.3', …)`)" if is_matlab else "HDF5"
         )
-        what += "; if its chunks are compressed by PyTables' Blosc, install hdf5plugin or use `h5repack -f GZIP=1`"
+        form += "; if its chunks are compressed by PyTables' Blosc, install hdf5plugin or use `h5repack -f GZIP=1`"
         with (
-            readable(self._local, what, Exception),
+            readable(self._local, form, Exception),
             h5py.File(self._local, "r") as file,
         ):
             file.visititems(add)  # which follows neither soft nor external links

@@ -57,7 +57,9 @@ class LabelStudioSource(DocumentSource):
         several = 0
         for task in tasks:
             done = task.get("annotations") or task.get("completions") or []
-            done = [one for one in done if not one.get("was_cancelled")]
+            done = [
+                annotation for annotation in done if not annotation.get("was_cancelled")
+            ]
             several += len(done) > 1
             results = done[-1]["result"] if done else []
             values = [_merged(result) for result in results if "value" in result]

@@ -65,10 +65,10 @@ class SourceSplits:
     @classmethod
     def of(cls, values: Sequence[str], origin: str) -> "SourceSplits | None":
         """From the split of each sample; None if all are in "train", since that is what a set without splits is."""
-        found = set(values)
-        if found <= {"train"}:
+        used = set(values)
+        if used <= {"train"}:
             return None
-        names = tuple(name for name in _ORDER if name in found)
+        names = tuple(name for name in _ORDER if name in used)
         return cls(
             names, np.array([names.index(value) for value in values], np.int64), origin
         )
@@ -83,23 +83,23 @@ def split_called(name: object) -> str:
     return _SPLIT_OF.get(_YEAR.sub("", str(name).strip().lower()), "")
 
 
-def splits_called(title: str, what: str, names: Iterable[str]) -> dict[str, str]:
+def splits_called(title: str, subject: str, names: Iterable[str]) -> dict[str, str]:
     """The split for each name that is one of a split.
 
-    what: the things that are named, for messages, such as "its folders".
+    subject: the things that are named, for messages, such as "its folders".
 
     Raises:
         SourceError: two names mean the same split.
     """
-    found = {name: split for name in names if (split := split_called(name))}
+    split_of = {name: split for name in names if (split := split_called(name))}
     for split in _ORDER:
-        same = sorted(name for name in found if found[name] == split)
+        same = sorted(name for name in split_of if split_of[name] == split)
         if len(same) > 1:
-            both = f"{what} {some_of(same)} would both be the split {split!r}"
+            both = f"{subject} {some_of(same)} would both be the split {split!r}"
             raise SourceError(
                 f"{title}: {both}. Rename or join them, or give --no-splits"
             )
-    return found
+    return split_of
 
 
 def splits_of_files(title: str, names: Sequence[str]) -> list[str]:
@@ -111,21 +111,23 @@ def splits_of_files(title: str, names: Sequence[str]) -> list[str]:
     Raises:
         SourceError: only some of the files are named after splits, or one after two.
     """
-    found = [
-        next(
-            filter(None, map(words_of_splits, reversed(name.split("/")[-2:]))),
-            set[str](),
-        )
-        for name in names
-    ]
+    words = [_words_of_file(name) for name in names]
     wrong = [
-        name for name, splits in zip(names, found, strict=True) if len(splits) != 1
+        name for name, splits in zip(names, words, strict=True) if len(splits) != 1
     ]
-    if wrong and any(found):
-        what = f"some of its files are named after one split, others after none or two ({some_of(wrong, 2)})"
-        raise SourceError(f"{title}: {what}. Rename them, or give --no-splits")
-    splits = [split for named in found for split in named]
+    if wrong and any(words):
+        raise SourceError(
+            f"{title}: some of its files are named after one split, others after none or two ({some_of(wrong, 2)}). "
+            "Rename them, or give --no-splits"
+        )
+    splits = [split for named in words for split in named]
     return [] if set(splits) <= {"train"} else splits
+
+
+def _words_of_file(name: str) -> set[str]:
+    """The splits that are words in the name of a file, or else in that of its folder."""
+    folder, _, file = name.rpartition("/")
+    return words_of_splits(file) or words_of_splits(folder.rpartition("/")[2])
 
 
 def one_file_each(names: Sequence[str]) -> dict[str, str]:
@@ -145,10 +147,10 @@ def one_file_each(names: Sequence[str]) -> dict[str, str]:
 
 def named_splits(names: Sequence[str]) -> list[str]:
     """The splits that are words in these files' names, in the order train, val, test."""
-    found = {
+    splits = {
         split for name in names for split in words_of_splits(name.rpartition("/")[2])
     }
-    return sorted(found, key=_ORDER.index)
+    return sorted(splits, key=_ORDER.index)
 
 
 def words_of_splits(name: str) -> set[str]:
@@ -169,19 +171,19 @@ def splits_of_words(names: Sequence[str]) -> dict[str, str]:
     if not names:
         return {}
     depth = _shared_folders(names)
-    tops = {
-        name: parts[depth] if len(parts := name.split("/")) > depth + 1 else ""
-        for name in names
-    }
+    tops = {name: _folder_at(name, depth) for name in names}
     words = {top: words_of_splits(top) for top in dict.fromkeys(tops.values())}
-    splits = {split for found in words.values() for split in found}
-    if (
-        len(splits) < 2
-        or any(len(found) != 1 for found in words.values())
-        or any(map(split_called, words))
-    ):
+    splits = set[str]().union(*words.values())
+    has_one_each = all(len(splits_of_top) == 1 for splits_of_top in words.values())
+    if len(splits) < 2 or not has_one_each or any(map(split_called, words)):
         return {}
     return {name: next(iter(words[top])) for name, top in tops.items()}
+
+
+def _folder_at(name: str, depth: int) -> str:
+    """The name of the folder at this depth of a path; "" where the file lies above it."""
+    parts = name.split("/")
+    return parts[depth] if len(parts) > depth + 1 else ""
 
 
 def splits_of_paths(
@@ -198,30 +200,27 @@ def splits_of_paths(
     if not names:
         return None
     depth = _shared_folders(names)
-    tops = [
-        parts[depth] if len(parts := name.split("/")) > depth + 1 else ""
-        for name in names
-    ]
-    found = splits_called(title, "its folders", dict.fromkeys(tops))
-    others = sorted(set(tops) - set(found))
-    if not found or (not strict and (others or len(found) < 2)):
+    tops = [_folder_at(name, depth) for name in names]
+    split_of = splits_called(title, "its folders", dict.fromkeys(tops))
+    others = sorted(set(tops) - set(split_of))
+    if not split_of or (not strict and (others or len(split_of) < 2)):
         return None
     if others:
         raise ambiguous(
             title,
-            sorted(found),
+            sorted(split_of),
             some_of(others) if others != [""] else "images in no folder",
         )
     return SourceSplits.of(
-        [found[top] for top in tops], f"by its folders {some_of(sorted(found))}"
+        [split_of[top] for top in tops], f"by its folders {some_of(sorted(split_of))}"
     )
 
 
 def ambiguous(title: str, splits: Sequence[str], beside: str) -> SourceError:
     """The error for folders named after splits beside other folders with images."""
-    what = f"holds {some_of(splits)}, as splits are called, beside {beside}. Are they splits?"
+    fault = f"holds {some_of(splits)}, as splits are called, beside {beside}. Are they splits?"
     return SourceError(
-        f"{title}: {what} Then move the rest elsewhere. If not, give --no-splits"
+        f"{title}: {fault} Then move the rest elsewhere. If not, give --no-splits"
     )
 
 
@@ -231,8 +230,8 @@ def _shared_folders(names: Sequence[str]) -> int:
     first, last = (
         name.split("/")[:-1] for name in (min(names), max(names))
     )  # the others lie between them
-    for one, other in zip(first, last, strict=False):
-        if one != other or split_called(one):
+    for folder, last_folder in zip(first, last, strict=False):
+        if folder != last_folder or split_called(folder):
             break
         shared += 1
     return shared
@@ -249,12 +248,12 @@ def splits_of_column(
         SourceError: only some of the values are names of splits, or none of a column that the user named.
     """
     texts = ["" if value is None else str(value).strip().lower() for value in values]
-    found = splits_called(title, f"the values of {column!r}", dict.fromkeys(texts))
-    others = sorted(set(texts) - set(found))
-    if others and (found or asked):
-        what = f"column {column!r} names splits, such as train, val or test, but also {some_of(others)}"
-        raise SourceError(f"{title}: {what}. Correct these, or give --no-splits")
-    return [found[text] for text in texts] if found else []
+    split_of = splits_called(title, f"the values of {column!r}", dict.fromkeys(texts))
+    others = sorted(set(texts) - set(split_of))
+    if others and (split_of or asked):
+        fault = f"column {column!r} names splits, such as train, val or test, but also {some_of(others)}"
+        raise SourceError(f"{title}: {fault}. Correct these, or give --no-splits")
+    return [split_of[text] for text in texts] if split_of else []
 
 
 @dataclass(frozen=True)

@@ -274,9 +274,9 @@ class MatchedSource(FilesSource):
         most letters counts.
         """
         # A folder around everything may be left out, as in names, or be there.
-        whole = f"{self.files.around.rstrip('/')}/{file}"
+        full_name = f"{self.files.around.rstrip('/')}/{file}"
         read = [
-            (pattern, pattern.read(file) or pattern.read(whole))
+            (pattern, pattern.read(file) or pattern.read(full_name))
             for pattern in self._patterns
         ]
         letters = max(

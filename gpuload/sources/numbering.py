@@ -62,8 +62,8 @@ def renumber(listing: Listing, names: tuple[str, ...], title: str) -> Listing:
         if kind.names_set_classes:
             classes = names
         ids = _ids(field, before, names)
-        own: ClassNames = None if kind.names_set_classes else names
-        fields.append(replace(field, classes=own, category_ids=ids))
+        names_of_field: ClassNames = None if kind.names_set_classes else names
+        fields.append(replace(field, classes=names_of_field, category_ids=ids))
     return replace(listing, samples=samples, fields=tuple(fields), classes=classes)
 
 

@@ -176,8 +176,8 @@ def open_source(
         "negatives": negatives,
         **(options or {}),
     }
-    own = {name: value for name, value in all_options.items() if value}
-    _check_options(path, recognised, own)
+    chosen_options = {name: value for name, value in all_options.items() if value}
+    _check_options(path, recognised, chosen_options)
     place: Any = recognised.files
     if not recognised.holds_files:
         place = _path_of(recognised.files, path)
@@ -187,7 +187,7 @@ def open_source(
         images_alone=no_labels and not recognised.holds_files,
         named=form == recognised.name,
         classes=() if classes is None else read_classes(classes),
-        **own,
+        **chosen_options,
     )
 
 
@@ -235,24 +235,25 @@ def _check_labels(labels: str | Path | None) -> None:
 _OPTIONS = {"labels": "--labels", "columns": "--column", "negatives": "--negatives"}
 
 
-def _check_options(path: object, found: Recognised, own: Mapping[str, Any]) -> None:
+def _check_options(
+    path: object, recognised: Recognised, options: Mapping[str, Any]
+) -> None:
     """Raises ArgumentError if the source does not take one of the options."""
-    known = [one.name for one in fields(found.kind.Options)]
-    for name in own:
-        if name in known:
+    names = [option.name for option in fields(recognised.kind.Options)]
+    for name in options:
+        if name in names:
             continue
-        packed = f"{path} is packed as {found.name!r}"
+        packed = f"{path} is packed as {recognised.name!r}"
         if name == "negatives":
-            what = (
-                f"{packed}, where it has no meaning; it is for Pascal VOC (--from voc)"
+            raise ArgumentError(
+                f"--negatives: {packed}, where it has no meaning; it is for Pascal VOC (--from voc). Leave it out"
             )
-            raise ArgumentError(f"--negatives: {what}. Leave it out")
         if name in _OPTIONS:
             raise ArgumentError(
                 f"{_OPTIONS[name]}: {packed}, which takes none. Leave it out, or give --labels table.csv and --from "
                 "folder"
             )
-        special = [one for one in known if one not in _COMMON]
+        special = [option for option in names if option not in _COMMON]
         takes = f"has {some_of(special)}" if special else "has none"
         raise ArgumentError(f"--option {name}=: {packed}, which {takes}. Correct it")
 
@@ -440,9 +441,9 @@ def _recognise_file(file: OneFile) -> Recognised | None:
         return seen[0][1]
     if not file.exists:
         return None
-    what = f"is not a file that is packed by itself. Name its kind with --from ({', '.join(sources())})"
+    fault = f"is not a file that is packed by itself. Name its kind with --from ({', '.join(sources())})"
     raise SourceError(
-        f"{file}: {what}, give its folder, or pass its samples to gpuload.pack() from a program"
+        f"{file}: {fault}, give its folder, or pass its samples to gpuload.pack() from a program"
     )
 
 
@@ -482,7 +483,7 @@ def _refuse_unused(files: Files, form: Recognised) -> None:
         return
     order = list(KINDS)
     first = min(unused, key=lambda sheet: order.index(sheet.kind))
-    what = f"holds {first.name!r}, {KINDS[first.kind].title}, which {form.name!r} would not use"
+    fault = f"holds {first.name!r}, {KINDS[first.kind].title}, which {form.name!r} would not use"
     ways = _ways_to_use(files, first)
     if form.name == "folder":
         ways += [
@@ -491,7 +492,7 @@ def _refuse_unused(files: Files, form: Recognised) -> None:
         ]
     else:
         ways.append(f"--from {form.name} to pack without it")
-    raise SourceError(f"{files}: {what}. Give {', or '.join(ways)}")
+    raise SourceError(f"{files}: {fault}. Give {', or '.join(ways)}")
 
 
 def _ways_to_use(files: Files, sheet: AnnotationFile) -> list[str]:

@@ -53,12 +53,12 @@ class RemoteFolder(Files):
     def _sizes(self) -> dict[str, int]:
         """The size of each file that is not hidden, by its name."""
         try:
-            there = background().wait(Objects(self.url).list())
+            objects = background().wait(Objects(self.url).list())
         except RemoteError as error:
             raise SourceError(str(error)) from None
         return {
-            name: one.size
-            for name, one in sorted(there.items())
+            name: stored.size
+            for name, stored in sorted(objects.items())
             if not any(map(is_hidden, name.split("/")))
         }
 
@@ -158,7 +158,7 @@ class Copies:
                 self.url.text.partition("*")[0].partition("[")[0].rpartition("/")[0]
             )
             self.names = [
-                one.text.removeprefix(f"{self.root}/") for one in expand_url(self.url)
+                file.text.removeprefix(f"{self.root}/") for file in expand_url(self.url)
             ]
         elif url.suffix.lower() in suffixes:
             self.names = [url.name]
@@ -182,9 +182,9 @@ class Copies:
                 f"{url}: lists {wrong[0]!r}, which is no path below it. Copy the files to a disk yourself"
             )
         if not self.names:
-            what = f"holds no {suffixes[0]}" if suffixes else "holds no file"
+            fault = f"holds no {suffixes[0]}" if suffixes else "holds no file"
             raise SourceError(
-                f"{url}: {what}. Give a file, or the folder that holds some"
+                f"{url}: {fault}. Give a file, or the folder that holds some"
             )
 
     def __str__(self) -> str:
@@ -207,9 +207,9 @@ class Copies:
                         fetch_file(objects, name, folder / name)
                     )  # in ranges, several at a time
         except OSError as error:
-            what = f"cannot be written ({error.strerror}), and what is read from {self.given} is copied there"
+            fault = f"cannot be written ({error.strerror}), and what is read from {self.given} is copied there"
             raise OutputError(
-                f"{folder}: {what}. Free some space, or copy it to a disk yourself"
+                f"{folder}: {fault}. Free some space, or copy it to a disk yourself"
             ) from None
         return (
             folder if self._is_folder or len(self.names) > 1 else folder / self.names[0]

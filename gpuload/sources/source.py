@@ -157,7 +157,7 @@ class Source(ABC):
         Raises:
             ArgumentError: it has no option of that name.
         """
-        names = [one.name for one in dataclasses.fields(cls.Options)]
+        names = [option.name for option in dataclasses.fields(cls.Options)]
         if unknown := sorted(values.keys() - set(names)):
             similar = nearest(unknown[0], names)
             advice = (
@@ -212,9 +212,9 @@ class Source(ABC):
         """Which images these are, as a text: a run is resumed only with the same."""
         usual = self.Options()
         values = {
-            one.name: getattr(self.options, one.name)
-            for one in dataclasses.fields(self.Options)
-            if one.name not in _OF_PACKING
+            option.name: getattr(self.options, option.name)
+            for option in dataclasses.fields(self.Options)
+            if option.name not in _OF_PACKING
         }
         changed = {
             name: value
@@ -252,13 +252,13 @@ class Source(ABC):
         Raises:
             SourceError: as `rows`.
         """
-        found = (
+        samples = (
             rows.list_spool(self, self._scratch)
             if self.spools
             else rows.list_rows(self)
         )
         classes = self.options.classes
-        return renumber(found, classes, self.title) if classes else found
+        return renumber(samples, classes, self.title) if classes else samples
 
     def expect(self, addresses: Sequence[str]) -> None:  # noqa: B027 -- for sources whose files take long to come
         """Called in a worker with all that it will `read`, in order."""
@@ -287,9 +287,9 @@ class Source(ABC):
         else:
             paths = [Path(name) for name in sorted(glob.glob(str(self._local)))]
         if not paths:
-            what = f"holds no {suffix}" if self._local.is_dir() else "no such file"
+            fault = f"holds no {suffix}" if self._local.is_dir() else "no such file"
             raise SourceError(
-                f"{self._local}: {what}. Give a file, or the folder that holds some"
+                f"{self._local}: {fault}. Give a file, or the folder that holds some"
             )
         return paths
 
@@ -313,12 +313,12 @@ class Source(ABC):
             for place in folder.folders()
             for name in folder.names(place)
         ]
-        left = {
+        others = {
             name for name in inner if name.lower().endswith(paths[0].suffix.lower())
         } - set(names)
-        if left:
+        if others:
             findings.notes.append(
-                f"passed over {some_of(sorted(left))}: in folders that are not named after splits"
+                f"passed over {some_of(sorted(others))}: in folders that are not named after splits"
             )
         splits = (
             listing.splits_of_files(self.title, names)

@@ -36,10 +36,10 @@ class _CaptionLists(JsonKind):
     """
 
     def parse_cells(self, cells: Sequence[Any]) -> list[str]:
-        found = [text for cell in cells for text in _texts(cell)]
-        if not found:
+        captions = [text for cell in cells for text in _texts(cell)]
+        if not captions:
             raise ValueError("a row has no caption")
-        return found
+        return captions
 
 
 def _texts(cell: Any) -> list[str]:

@@ -114,12 +114,12 @@ class TarsSource(Source):
     def _tell_images_alone(self, packed: "_Packed", findings: Findings) -> None:
         """Raises SourceError if images lie in folders, as in a tar that is no shard; else notes that they are alone."""
         if packed.lies_in_folders and not self.options.named:
-            what = "nothing lies beside its images, which lie in folders: it holds plain folders and no shards"
+            fault = "nothing lies beside its images, which lie in folders: it holds plain folders and no shards"
             advice = (
                 "Pack one such tar by its path, unpack them, or give --no-labels or"
             )
             raise SourceError(
-                f"{self.title}: {what}. {advice} --from tar for the images alone"
+                f"{self.title}: {fault}. {advice} --from tar for the images alone"
             )
         findings.notes.append(
             "no sample has more than its image, so that the set has no labels"

@@ -48,7 +48,7 @@ class ZipArchive(Archive):
 
     @cached_property
     def _members(self) -> dict[str, zipfile.ZipInfo]:
-        found = {}
+        by_name = {}
         errors = (
             EOFError,
             ValueError,
@@ -66,10 +66,10 @@ class ZipArchive(Archive):
                 raise ValueError(f"a name of {longest:,} characters")
             for info, decoded in zip(infos, self._decoded(infos), strict=True):
                 if name := plain_name(decoded):
-                    found[f"{name}/" if info.is_dir() else name] = info
+                    by_name[f"{name}/" if info.is_dir() else name] = info
         return {
             name: info
-            for name, info in found.items()
+            for name, info in by_name.items()
             if not any(map(is_hidden, name.split("/")))
         }
 
@@ -98,10 +98,10 @@ class ZipArchive(Archive):
         ):
             encoding = "utf-8"
         if unknown and encoding is None:
-            some = some_of([infos[number].filename for number in unknown])
-            what = f"has names in an unknown code page; in {_CODE_PAGE} they would be {some}"
+            assumed_names = some_of([infos[number].filename for number in unknown])
+            fault = f"has names in an unknown code page; in {_CODE_PAGE} they would be {assumed_names}"
             advice = "Name it with --zip-encoding, such as gbk, shift_jis or cp437"
-            raise SourceError(f"{self.path}: {what}. {advice}")
+            raise SourceError(f"{self.path}: {fault}. {advice}")
         for number, data in unknown.items():
             names[number] = data.decode(encoding or "utf-8")
         return names
