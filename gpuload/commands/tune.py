@@ -107,23 +107,8 @@ class Tune:
     def run(self) -> int:
         output = None if self.json is None else OutputFile(self.json, "--json", _MARK)
         location = str(packed_locations(self.folder)[0])
-        augment = Augment(8, normalize=None)
-        with DaliIterator(
-            location,
-            1,
-            augment=augment,
-            device=self.device,
-            fields=(_image_of(location),),
-        ) as loader:
-            device = loader.device
-            decoder = loader.decoder
-            threads = loader.num_threads
-            samples = len(loader.dataset)
-        usual = {
-            "decoder": f'"{decoder}"',
-            "num_threads": threads,
-            "prefetch": PREFETCH,
-        }
+        device, samples, usual = self._defaults(location)
+        threads = usual["num_threads"]
         others = {
             "decoder": _ON_CPU if device == "cpu" else _DECODERS,
             "num_threads": (max(1, threads // 2), 2 * threads),
@@ -142,6 +127,20 @@ class Tune:
             figures = tune._figures(measured)
             output.write((json.dumps(figures, indent=1) + "\n").encode())
         return DONE
+
+    def _defaults(self, location: str) -> tuple[str, int, dict[str, Any]]:
+        """The device of a loader of this set, the number of samples, and the defaults of what is measured."""
+        augment = Augment(8, normalize=None)
+        fields = (_image_of(location),)
+        with DaliIterator(
+            location, 1, augment=augment, device=self.device, fields=fields
+        ) as loader:
+            usual = {
+                "decoder": f'"{loader.decoder}"',
+                "num_threads": loader.num_threads,
+                "prefetch": PREFETCH,
+            }
+            return loader.device, len(loader.dataset), usual
 
     def _show(self, measured: Sequence[Measured]) -> None:
         """Prints what was measured, the fastest first. measured: the defaults, and then the others."""

@@ -67,7 +67,7 @@ class Pixels(NamedTuple):
     def mode(self) -> str:
         """Pillow's mode, or such as "float32x7"."""
         return next(
-            (name for name, one in _MODES.items() if one == self),
+            (name for name, pixels in _MODES.items() if pixels == self),
             f"{self.dtype}x{self.channels}",
         )
 
@@ -115,10 +115,10 @@ class Pixels(NamedTuple):
         """
         if mode in _MODES:
             return cls(*_MODES[mode])
-        found = re.fullmatch(r"(uint8|uint16|float32)x([1-9][0-9]{0,2})", mode)
-        if found is None or int(found[2]) > MOST_CHANNELS:
+        match = re.fullmatch(r"(uint8|uint16|float32)x([1-9][0-9]{0,2})", mode)
+        if match is None or int(match[2]) > MOST_CHANNELS:
             raise ValueError(f"there is no mode {mode!r}")
-        return cls(int(found[2]), found[1])
+        return cls(int(match[2]), match[1])
 
     def in_field(self) -> dict[str, Any]:
         """The attributes of a `Field` that tell of them; RGB is told by none, as older versions wrote it."""
@@ -347,22 +347,22 @@ class MaskKind(Kind):
         source = placement.source
         stored_size = source[::-1] if placement.exif in _SIDEWAYS else source
         sizes = (source,) if rules.turn == "no" else (source, stored_size)
-        found = class_numbers(value, rules.reading, sizes)
-        numbers = found.numbers
+        mask = class_numbers(value, rules.reading, sizes)
+        numbers = mask.numbers
         if numbers.size and (numbers.min() < 0 or numbers.max() > 255):
             raise DecodeError(
                 f"a mask's class numbers must be in 0..255; found {numbers.min()}..{numbers.max()}"
             )
         numbers = numbers.astype(np.uint8)
         upright = (
-            numbers if found.oriented else _turned_as_image(numbers, placement, rules)
+            numbers if mask.oriented else _turned_as_image(numbers, placement, rules)
         )
-        if found.plain and upright is numbers and not placement.changes:
-            return StoredMember(value, 0, {}, found.scale)
+        if mask.plain and upright is numbers and not placement.changes:
+            return StoredMember(value, 0, {}, mask.scale)
         moved = placement.resample(Image.fromarray(upright), Image.Resampling.NEAREST)
         file = io.BytesIO()
         moved.save(file, "PNG")
-        return StoredMember(file.getvalue(), 0, {}, found.scale)
+        return StoredMember(file.getvalue(), 0, {}, mask.scale)
 
     def find_fault(
         self,

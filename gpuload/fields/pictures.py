@@ -184,7 +184,7 @@ class PictureKind(Kind):
     ) -> PixelField:
         pixels = Pixels.of_field(field)
         if spec is None and pixels.dtype != "uint8":
-            maps = ", ".join(f"{one.__name__}({field.name!r})" for one in SPECS[1:])
+            maps = ", ".join(f"{kind.__name__}({field.name!r})" for kind in SPECS[1:])
             raise ArgumentError(
                 f"fields: {field.name!r} holds {pixels.in_words}, which are no colours. Request it by a spec, such as "
                 f"{maps}, or Picture({field.name!r}, normalize=…)"

@@ -34,28 +34,19 @@ def converted(raster: Raster, conversion: Conversion) -> Image.Image | Array:
         DecodeError: the conversion is not defined, or would lose what the set keeps.
     """
     if conversion.changes_values:
-        given = raster
-        raster = picked_and_scaled(given, conversion)
-        given.remarks.update(raster.remarks)
+        before = raster
+        raster = picked_and_scaled(before, conversion)
+        before.remarks.update(raster.remarks)
     if raster.image is None:
         return _of_values(raster, conversion)
-    if conversion.is_plain:
+    keeps_alpha = conversion.mode == "RGBA" and raster.image.mode not in ("I", "F")
+    if conversion.is_plain or keeps_alpha:
         if raster.deep:
             _remark_on_depth(raster, _largest_level(raster.image) << 8)
+        if keeps_alpha:
+            return _in_mode(raster.image, "RGBA")
         plain = _plain(raster.image, conversion)
-        return (
-            plain
-            if plain.mode in ("L", conversion.mode)
-            else plain.convert(conversion.mode)
-        )
-    if conversion.mode == "RGBA" and raster.image.mode not in ("I", "F"):
-        if raster.deep:
-            _remark_on_depth(raster, _largest_level(raster.image) << 8)
-        return (
-            raster.image
-            if raster.image.mode == "RGBA"
-            else raster.image.convert("RGBA")
-        )
+        return plain if plain.mode == "L" else _in_mode(plain, conversion.mode)
     values = np.asarray(raster.image)
     bands = values.reshape(*values.shape[:2], -1)
     is_whole = raster.image.mode in ("L", "LA", "RGB", "RGBA") and not raster.deep
@@ -66,6 +57,10 @@ def converted(raster: Raster, conversion: Conversion) -> Image.Image | Array:
     raise DecodeError(
         f"is of mode {raster.image.mode}, which is not converted to {conversion.mode}"
     )
+
+
+def _in_mode(image: Image.Image, mode: str) -> Image.Image:
+    return image if image.mode == mode else image.convert(mode)
 
 
 def _of_values(raster: Raster, conversion: Conversion) -> Image.Image | Array:
@@ -105,10 +100,10 @@ def _levels(raster: Raster, conversion: Conversion) -> Array:
     if values.dtype.kind == "f":
         return _levels_of_floats(values)
     if not raster.peak:
-        own = ", and --window file takes the window that it states"
+        by_window = ", and --window file takes the window that it states"
         raise DecodeError(
             f"its pixels are {values.dtype.itemsize * 8}-bit integers of unknown range; {_BY_SCALE}"
-            f"{own if raster.window else ''}"
+            f"{by_window if raster.window else ''}"
         )
     peak = raster.peak
     if conversion.depth is not None:

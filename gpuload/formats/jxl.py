@@ -38,14 +38,14 @@ class JxlCodec(Codec):
             frames = _frames(values, size)
             check_page(conversion, len(frames))
             is_cut = conversion.page is None and len(frames) > 1
-            whole = values.dtype.kind == "u"
+            is_whole = values.dtype.kind == "u"
             bands = frames[conversion.page or 0]
             remarks = {PAGES: 1} if is_cut else {}
             if bands.dtype == np.uint8:
                 return Raster(Image.fromarray(bands), remarks=remarks)
             return Raster(
                 values=bands,
-                peak=np.iinfo(values.dtype).max if whole else 1,
+                peak=np.iinfo(values.dtype).max if is_whole else 1,
                 has_alpha=bands.ndim == 3 and bands.shape[2] in _WITH_ALPHA,
                 remarks=remarks,
             )

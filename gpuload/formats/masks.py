@@ -6,7 +6,7 @@ Where a program that makes files smaller may have changed them, or a lossy one, 
 
 import io
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -111,55 +111,71 @@ def _of_file(
     turn = image.getexif().get(ORIENTATION, 1)
     size = image.size[::-1] if turn in (5, 6, 7, 8) else image.size
     _check_shape(size[::-1], sizes)
-    bits, white_is_zero, signed = _layout(data, image)
+    layout = _layout(data, image)
     numbers = stored_numbers(data, np.asarray(image))
-    if image.mode == "P":
-        numbers = _of_palette(image, numbers, reading)
-    elif bits < 8:
-        levels = numbers.astype(np.uint8) * (_EIGHT_BITS if image.mode == "1" else 1)
-        stored = _EIGHT_BITS - levels if white_is_zero else levels
-        numbers = (
-            levels
-            if reading == "levels"
-            else stored // (_EIGHT_BITS // ((1 << bits) - 1))
-        )
-    elif white_is_zero and bits == 8:
-        numbers = _EIGHT_BITS - numbers  # as stored: Pillow has inverted it
-    elif signed and bits == 8:
-        numbers = numbers.view(np.int8)
+    numbers = _numbers_in(image, numbers, layout, reading)
     is_turned = turn in range(2, 9)
     if is_turned:
         numbers = turned(numbers, turn)
-    is_gray = bits >= 8 and image.mode != "P"
-    plain = (
-        data.startswith(png.START) and data[25] == _GRAY and png.read_header(data).plain
-    )
-    scale = MANY_BITS if is_gray else ""
-    if bits < 8 and image.mode != "P" and reading == "ask":
+    is_gray_png = data.startswith(png.START) and data[25] == _GRAY
+    plain = is_gray_png and png.read_header(data).plain
+    scale = ""
+    if image.mode != "P" and layout.bits >= 8:
+        scale = MANY_BITS
+    elif image.mode != "P" and reading == "ask":
         scale = FEW_BITS
     return ClassNumbers(numbers, plain and not is_turned, scale, is_turned)
 
 
-def _layout(data: bytes, image: Image.Image) -> tuple[int, bool, bool]:
-    """Bits of a number, whether Pillow shows 0 as white, and whether numbers have a sign."""
+class _NumberLayout(NamedTuple):
+    """How a file stores the numbers of a mask.
+
+    Attributes:
+        bits: of a number.
+        white_is_zero: whether Pillow shows 0 as white.
+        signed: whether numbers have a sign.
+    """
+
+    bits: int
+    white_is_zero: bool
+    signed: bool
+
+
+def _numbers_in(
+    image: Image.Image, numbers: Array, layout: _NumberLayout, reading: Reading
+) -> Array:
+    """The numbers of a mask as they are read. numbers: as Pillow gives them."""
+    if image.mode == "P":
+        return _of_palette(image, numbers, reading)
+    if layout.bits < 8:
+        levels = numbers.astype(np.uint8) * (_EIGHT_BITS if image.mode == "1" else 1)
+        if reading == "levels":
+            return levels
+        stored = _EIGHT_BITS - levels if layout.white_is_zero else levels
+        of_bits: Array = stored // (_EIGHT_BITS // ((1 << layout.bits) - 1))
+        return of_bits
+    if layout.bits == 8 and layout.white_is_zero:
+        inverted: Array = _EIGHT_BITS - numbers  # as stored: Pillow has inverted it
+        return inverted
+    if layout.bits == 8 and layout.signed:
+        return numbers.view(np.int8)
+    return numbers
+
+
+def _layout(data: bytes, image: Image.Image) -> _NumberLayout:
     if data.startswith(png.START):
-        return png.read_header(data).depth, False, False
-    if pages := tiff.read_pages(data):
-        page = pages[0]
-        if (
-            page.photometric
-            not in (tiff.WHITE_IS_ZERO, tiff.BLACK_IS_ZERO, tiff.IS_PALETTE)
-            or page.samples != 1
-        ):
-            raise DecodeError(
-                f"a mask must hold one class number per pixel; found a TIFF of {page.in_words}"
-            )
-        return (
-            page.bits,
-            page.photometric == tiff.WHITE_IS_ZERO,
-            page.form == tiff.SIGNED,
+        return _NumberLayout(png.read_header(data).depth, False, False)
+    pages = tiff.read_pages(data)
+    if not pages:
+        return _NumberLayout(1 if image.mode == "1" else 8, False, False)
+    page = pages[0]
+    forms = (tiff.WHITE_IS_ZERO, tiff.BLACK_IS_ZERO, tiff.IS_PALETTE)
+    if page.photometric not in forms or page.samples != 1:
+        raise DecodeError(
+            f"a mask must hold one class number per pixel; found a TIFF of {page.in_words}"
         )
-    return (1 if image.mode == "1" else 8), False, False
+    is_inverted = page.photometric == tiff.WHITE_IS_ZERO
+    return _NumberLayout(page.bits, is_inverted, page.form == tiff.SIGNED)
 
 
 def _of_palette(image: Image.Image, indices: Array, reading: Reading) -> Array:

@@ -52,7 +52,8 @@ def as_stored_array(data: bytes | Array) -> bytes | Array:
 
 
 def _in_stored_type(array: Array) -> Array:
-    kind, size = array.dtype.kind, array.dtype.itemsize
+    kind = array.dtype.kind
+    size = array.dtype.itemsize
     if kind == "f":
         return array.astype(np.float32)
     if kind == "b":

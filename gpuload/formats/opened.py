@@ -130,24 +130,16 @@ def _has_lost_type(tags: Any, conversion: Conversion) -> bool:
     bits = max(tags.get(_BITS, (1,)))
     form = max(tags.get(_FORM, (UNSIGNED,)))
     is_gray = tags.get(_SAMPLES, 1) == 1
-    if bits > 8 and not is_gray and not conversion.is_levels:
+    is_stretched = bits < 8 if is_gray else bits > 8
+    if is_stretched and not conversion.is_levels:
         return True
-    if bits < 8 and is_gray and not conversion.is_levels:
+    if bits == 12 or (bits, form) in ((8, SIGNED), (32, UNSIGNED)):
         return True
-    is_signed_byte = bits == 8 and form == SIGNED
-    is_unsigned_long = bits == 32 and form == UNSIGNED
-    photometric = tags.get(_PHOTOMETRIC)
-    is_inverted = bits > 8 and photometric in (WHITE_IS_ZERO, IS_INKS)
-    is_planar = bits > 8 and tags.get(_PLANAR) == PLANES
-    is_big = tags.prefix == b"MM" and is_swapped(bits, form, tags.get(_COMPRESSION, 1))
-    return (
-        is_signed_byte
-        or is_unsigned_long
-        or is_inverted
-        or is_planar
-        or is_big
-        or bits == 12
-    )
+    if bits > 8:
+        is_inverted = tags.get(_PHOTOMETRIC) in (WHITE_IS_ZERO, IS_INKS)
+        if is_inverted or tags.get(_PLANAR) == PLANES:
+            return True
+    return tags.prefix == b"MM" and is_swapped(bits, form, tags.get(_COMPRESSION, 1))
 
 
 def _has_lost_bands(image: Image.Image, tags: Any) -> bool:

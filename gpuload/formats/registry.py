@@ -40,10 +40,10 @@ def codecs(own_alone: bool = False) -> dict[str, Codec]:
         own_alone: without those of other packages, as shards that are read must mean the same everywhere.
     """
     names = {**BUILT_IN, **REST}
-    found = plugins("" if own_alone else GROUP, names)
-    rest = {name: found.pop(name) for name in REST}
+    others = plugins("" if own_alone else GROUP, names)
+    rest = {name: others.pop(name) for name in REST}
     opened = dict[str, Codec]()
-    for name, plugin in (found | rest).items():
+    for name, plugin in (others | rest).items():
         try:
             opened[name] = plugin.load()()
         except MissingPackageError as error:

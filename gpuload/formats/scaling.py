@@ -126,5 +126,5 @@ def _scaled(raster: Raster, wanted: _Range, conversion: Conversion) -> Raster:
 
 
 def _as_type(values: Array, dtype: str) -> Array:
-    whole = values if dtype == "float32" else np.round(values)
-    return whole.astype(dtype)
+    numbers = values if dtype == "float32" else np.round(values)
+    return numbers.astype(dtype)

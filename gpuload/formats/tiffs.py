@@ -225,30 +225,31 @@ def _pillow_reads(page: TiffPage, conversion: Conversion, bands: _Bands) -> bool
         return False
     if page.photometric not in _NUMBERS:
         return page.bits <= 8 and page.form == UNSIGNED
-    extra = page.samples - page.colors
-    if conversion.bands is not None and extra > 0:
+    if conversion.bands is not None and page.samples > page.colors:
         return False
     if page.samples == 1:
         if page.big_endian and is_swapped(page.bits, page.form, page.compression):
             return False
         return page.bits in _GRAY_TYPES.get(page.form, ())
+    if page.bits == 16 and conversion.needs_every_bit:
+        return False
+    return _pillow_reads_bands(page, bands)
+
+
+def _pillow_reads_bands(page: TiffPage, bands: _Bands) -> bool:
+    """Whether Pillow gives the values of a page with several bands."""
     if page.form != UNSIGNED or page.bits not in (8, 16):
         return False
-    if page.bits == 16 and (
-        page.planar or conversion.needs_every_bit or not page.is_rgb
-    ):
+    if page.bits == 16 and (page.planar or not page.is_rgb):
         return False
+    extra = page.samples - page.colors
     if extra == 0:
         return page.is_rgb
     is_alpha = extra == 1 and page.extra[:1] in ((1,), (2,))
     if is_alpha and (page.is_rgb or not page.planar):
         return True
-    return (
-        bands.drops
-        and not page.planar
-        and (page.is_rgb or extra == 1)
-        and page.samples <= 4
-    )
+    can_drop = bands.drops and not page.planar
+    return can_drop and (page.is_rgb or extra == 1) and page.samples <= 4
 
 
 def _by_pillow(data: bytes, page: TiffPage, conversion: Conversion) -> OpenedFile:

@@ -34,8 +34,8 @@ def read_size(data: bytes) -> WidthHeight | None:
     ratio = bits.read(3)
     if ratio == 0:
         return _side(bits, is_small), height
-    parts, whole = _RATIOS[ratio]
-    return height * parts // whole, height
+    of_width, of_height = _RATIOS[ratio]
+    return height * of_width // of_height, height
 
 
 def _side(bits: "_Bits", is_small: int) -> int:

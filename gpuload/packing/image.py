@@ -165,7 +165,7 @@ def store_picture(
     """
     values = as_stored_array(data)
     pixels = Pixels.of_field(field)
-    own = replace(
+    of_field = replace(
         encoding,
         encode="raw" if is_raw(field) else "keep",
         mode=pixels.mode,
@@ -183,7 +183,7 @@ def store_picture(
     )
     if isinstance(values, np.ndarray) and pixels.channels == 1:
         values = values.reshape(values.shape[:2])
-    stored = prepare_image(values, False, own)
+    stored = prepare_image(values, False, of_field)
     width, height, points = picture_columns(field.name)
     columns = {
         width: stored.width,
@@ -216,46 +216,50 @@ def _from_progressive(stored: StoredImage, encoding: Encoding) -> StoredImage:
 def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
     if not data:
         raise DecodeError("the file is empty")
-    # Pillow shows what follows the damage black, without a word, and a loader's decoder refuses it.
-    if (
-        data.startswith(png.START)
-        and (fault := png.find_fault(memoryview(data))) is not None
-    ):
-        raise DecodeError(fault)
+    if data.startswith(png.START):
+        fault = png.find_fault(memoryview(data))
+        if fault is not None:
+            # Pillow shows what follows the damage black, without a word, and a loader's decoder refuses it.
+            raise DecodeError(fault)
     by_header = encoding.check == "header"
-    simple = encoding.mode == "RGB" and not measured and data.startswith(jpeg.START)
-    simple = (
-        simple
-        and not encoding.page
-        and not encoding.conversion.changes_values
-        and (encoding.icc == "keep" or _PROFILE_MARK not in data)
-    )
-    if by_header or (encoding.encode == "keep" and simple):
+    stored = None
+    if by_header:
         stored = _check_header(data, encoding)
-        if stored is not None and by_header:
-            return stored
-        if stored is not None:
-            points = find_points(data, stored.width, stored.height)
-            if points is not None:
-                return replace(stored, points=points if encoding.seek_points else None)
-            if _decodes(data, (stored.width, stored.height)):
-                return stored
-    if encoding.png == "points" and encoding.encode == "keep" and not measured:
+    elif encoding.encode == "keep" and not measured:
         stored = _check_by_kernels(data, encoding)
-        if stored is not None:
-            return stored
+    if stored is not None:
+        return stored
     return _check_with_pillow(data, measured and not by_header, encoding)
 
 
 def _check_by_kernels(data: bytes, encoding: Encoding) -> StoredImage | None:
-    """A plain PNG with seek points; None for others, and those in which anything is wrong.
+    """A plain image that kernels have read to its end, so that Pillow need not decode it as a check; None for others,
+    and those in which anything is wrong."""
+    if encoding.mode != "RGB" or encoding.page or encoding.conversion.changes_values:
+        return None
+    if data.startswith(jpeg.START):
+        return _check_jpeg(data, encoding)
+    if encoding.png == "points" and encoding.icc == "keep":
+        return _check_png(data, encoding)
+    return None
 
-    All of it is read by the rules of libpng, so that Pillow need not decode it as a check.
-    """
-    if encoding.mode != "RGB" or encoding.icc != "keep" or encoding.page:
+
+def _check_jpeg(data: bytes, encoding: Encoding) -> StoredImage | None:
+    """A plain JPEG, with the seek points that it has; else as `_check_by_kernels`."""
+    if encoding.icc != "keep" and _PROFILE_MARK in data:
         return None
-    if encoding.conversion.changes_values:
+    stored = _check_header(data, encoding)
+    if stored is None:
         return None
+    size = (stored.width, stored.height)
+    points = find_points(data, *size)
+    if points is not None:
+        return replace(stored, points=points if encoding.seek_points else None)
+    return stored if _decodes(data, size) else None
+
+
+def _check_png(data: bytes, encoding: Encoding) -> StoredImage | None:
+    """A plain PNG that is given seek points, by the rules of libpng; else as `_check_by_kernels`."""
     stored = _check_header(data, encoding)
     if stored is None or stored.member != "png":
         return None
@@ -332,46 +336,61 @@ def _kept_member(
     be, whatever the mode, in one word."""
     image = opened.image
     assert image is not None
-    pixels = encoding.pixels
-    needs_srgb = encoding.icc == "srgb" and not is_srgb(
-        image.info.get("icc_profile") or b""
-    )
+    profile = image.info.get("icc_profile") or b""
+    needs_srgb = encoding.icc == "srgb" and not is_srgb(profile)
     if data.startswith(jpeg.START):
         header = jpeg.read_header(data)
-        if header.oddity or image.size != (header.width, header.height):
-            return "", header.oddity or "jpeg-odd-header"
-        if header.orientation != 1 or (
-            header.xmp_orientation and image.getexif().get(ORIENTATION, 1) != 1
-        ):
-            return "", "exif-rotated" if header.orientation else "jpeg-odd-exif"
-        if needs_srgb:
-            return "", "jpeg-to-srgb"
-        return "jpg" if pixels in ((RGB, GRAY) if header.gray else (RGB,)) else "", ""
+        oddity = _oddity(header, image)
+        if needs_srgb and not oddity:
+            oddity = "jpeg-to-srgb"
+        modes = (RGB, GRAY) if header.gray else (RGB,)
+        is_kept = not oddity and encoding.pixels in modes
+        return "jpg" if is_kept else "", oddity
     if needs_srgb or not opened.exact:
         return "", ""
     if data.startswith(png.START):
-        found = png.read_header(data)
-        return "png" if found.alike and (found.depth, found.color) in _PNG.get(
-            pixels.mode, ()
-        ) else "", ""
-    name = opened.name
-    if (
-        name not in encoding.keep
-        or image.mode not in _OTHERS.get(pixels.mode, ())
-        or "transparency" in image.info
-    ):
+        return "png" if _is_kept_png(data, encoding) else "", ""
+    if not _is_kept(opened.name, image, encoding):
         return "", ""
+    return {"tiff": "tif"}.get(opened.name, opened.name), ""
+
+
+def _is_kept_png(data: bytes, encoding: Encoding) -> bool:
+    """Whether a PNG is stored unchanged."""
+    header = png.read_header(data)
+    forms = _PNG.get(encoding.pixels.mode, ())
+    return header.alike and (header.depth, header.color) in forms
+
+
+def _oddity(header: jpeg.JpegHeader, image: Image.Image) -> str:
+    """Why a JPEG must be re-encoded, in one word; "" if nothing is odd."""
+    if header.oddity or image.size != (header.width, header.height):
+        return header.oddity or "jpeg-odd-header"
+    is_turned = header.orientation != 1
+    if not is_turned and header.xmp_orientation:
+        is_turned = image.getexif().get(ORIENTATION, 1) != 1
+    if not is_turned:
+        return ""
+    return "exif-rotated" if header.orientation else "jpeg-odd-exif"
+
+
+def _is_kept(name: str, image: Image.Image, encoding: Encoding) -> bool:
+    """Whether an image in another encoding than JPEG and PNG is stored unchanged. name: of that encoding."""
+    if name not in encoding.keep or "transparency" in image.info:
+        return False
+    if image.mode not in _OTHERS.get(encoding.pixels.mode, ()):
+        return False
     # Pillow finds the orientation in Exif data, in XMP, and in the boxes of an AVIF.
-    if getattr(image, "is_animated", False) or image.getexif().get(ORIENTATION, 1) != 1:
-        return "", ""
-    return {"tiff": "tif"}.get(name, name), ""
+    is_upright = image.getexif().get(ORIENTATION, 1) == 1
+    return is_upright and not getattr(image, "is_animated", False)
 
 
 def _keep(
     data: bytes, image: Image.Image, member: str, measured: bool, encoding: Encoding
 ) -> StoredImage | None:
     """Stores a plain image unchanged, or shrinks a JPEG; None if it must be re-encoded otherwise."""
-    placement, is_jpeg = _place(image.size, encoding), member == "jpg"
+    placement = _place(image.size, encoding)
+    is_jpeg = member == "jpg"
     if is_jpeg:
         # Passing the data to the decoder at once takes 3 % less time than Pillow's blocks of 64 KB.
         image.decodermaxblock = len(data) + 1  # type: ignore[attr-defined]
@@ -413,25 +432,25 @@ def _store_array(
         encoding,
     )
     pixels = encoding.pixels
-    whole = array[..., None] if array.ndim == 2 else array
-    if encoding.mode == "RGB" and whole.shape[2:] == (1,):
+    bands = array[..., None] if array.ndim == 2 else array
+    if encoding.mode == "RGB" and bands.shape[2:] == (1,):
         pixels = GRAY
     fits = (
-        whole.ndim == 3
-        and whole.size
-        and whole.shape[2] == pixels.channels
-        and whole.dtype != bool
+        bands.ndim == 3
+        and bands.size
+        and bands.shape[2] == pixels.channels
+        and bands.dtype != bool
     )
     if not fits or not np.can_cast(array.dtype, np.dtype(pixels.dtype), "safe"):
         raise DecodeError(
             f"is an array {array.shape} of {array.dtype}; for mode {pixels.mode} it must be (height, width, "
             f"{pixels.channels}) of {pixels.dtype}"
         )
-    found = np.ascontiguousarray(whole, pixels.stored)
+    values = np.ascontiguousarray(bands, pixels.stored)
     if encoding.encode == "raw" and encoding.mode != "RGB":
-        placement = _place(found.shape[1::-1], encoding)
-        return _store_raw(_resample(found, placement), "array", measured, placement)
-    image = Image.fromarray(found.squeeze(2) if pixels.channels == 1 else found)
+        placement = _place(values.shape[1::-1], encoding)
+        return _store_raw(_resample(values, placement), "array", measured, placement)
+    image = Image.fromarray(values.squeeze(2) if pixels.channels == 1 else values)
     return _encode(image, "array", measured, encoding)
 
 
@@ -513,10 +532,10 @@ def _encode(
     image = placement.resample(image, _filter(image.size, placement.resized, encoding))
     if encoding.encode == "raw":
         pixels = np.asarray(image.convert("RGB") if encoding.pixels == RGB else image)
-        whole = pixels.reshape(image.height, image.width, -1).astype(
+        bands = pixels.reshape(image.height, image.width, -1).astype(
             encoding.pixels.stored
         )
-        stored = _store_raw(whole, kind, measured, placement)
+        stored = _store_raw(bands, kind, measured, placement)
         return stored if is_srgb(profile) else replace(stored, remarks={NO_PROFILE: 1})
     histogram = _histogram(image, measured, encoding)
     file = io.BytesIO()

@@ -222,9 +222,7 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
     check_names(listing.fields, listing.classes, listing.image)
     listing = fit_pictures(source, listing, options)
     _check_splits(listing, options)
-    base = {
-        name: Manifest.read(folder) for name, folder in output.packed_splits().items()
-    }
+    base = _read_manifests(output)
     listing = _match_listing(listing, base, options)
     firsts = _find_firsts(source, options, listing)
     skipped = (firsts != np.arange(len(listing))) & options.dedup
@@ -255,6 +253,12 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
     )
     write_json(output.scratch / STATE_NAME, asdict(state))
     return state
+
+
+def _read_manifests(output: Output) -> dict[str, Manifest]:
+    """The manifest of each split that is there already, by name."""
+    folders = output.packed_splits()
+    return {name: Manifest.read(folder) for name, folder in folders.items()}
 
 
 def _planning_notes(listing: Listing, dropped: int) -> list[str]:
@@ -647,15 +651,14 @@ def make_plan(
         unless the splits are the source's own.
     skipped: bool (N,), samples that are not packed.
     """
-    count = len(listing)
     spans = _sample_spans(listing)
     # The size must depend only on the data, never on the machine, so that the same input gives the same shards
     # everywhere. Small sets get enough shards to distribute over workers.
     usual_size = min(max(int(spans.sum()) // 16, 16_000_000), 1_000_000_000)
     maxsize = options.maxsize or usual_size
-    order = np.arange(count)
+    order = np.arange(len(listing))
     if options.shuffle:
-        order = permutation(make_key(options.seed, SHUFFLE), count)
+        order = permutation(make_key(options.seed, SHUFFLE), len(listing))
     names, split_of = _assign_splits(listing, options, firsts)
     if skipped is not None:
         split_of[skipped] = -1

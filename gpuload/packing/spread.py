@@ -101,18 +101,23 @@ def spread_of(parts: Iterable[Mapping[str, Any]], peak: int) -> ChannelSpread | 
     stds = []
     columns = []
     for channel in range(len(images[0])):
-        of_channel = [_OfImage(*image[channel]) for image in images]
-        if not any(one.size for one in of_channel):
+        sums = [_OfImage(*image[channel]) for image in images]
+        if not any(of_image.size for of_image in sums):
             return None
-        mean, std = _mean_and_std(of_channel)
+        mean, std = _mean_and_std(sums)
         means.append(rounded(mean / peak))
         stds.append(rounded(std / peak))
-        bins = chain.from_iterable(part["bins"][channel] for part in measured)
-        ends = [part["ends"][channel] for part in measured if part["ends"][channel]]
-        columns.append(_percentiles(bins, ends))
+        columns.append(_percentiles_of(measured, channel))
     rows = zip(*columns, strict=True)
-    texts = (f"{percentile:g}" for percentile in PERCENTILES)
+    texts = [f"{percentile:g}" for percentile in PERCENTILES]
     return ChannelSpread(tuple(means), tuple(stds), dict(zip(texts, rows, strict=True)))
+
+
+def _percentiles_of(parts: Sequence[Mapping[str, Any]], channel: int) -> list[float]:
+    """`PERCENTILES` of a channel. parts: as `spread_of` takes them, those with images."""
+    bins = chain.from_iterable(part["bins"][channel] for part in parts)
+    ends = [part["ends"][channel] for part in parts if part["ends"][channel]]
+    return _percentiles(bins, ends)
 
 
 def _mean_and_std(images: Sequence[_OfImage]) -> tuple[float, float]:
@@ -128,8 +133,8 @@ def _percentiles(
     bins: Iterable[Sequence[int]], ends: Sequence[Sequence[float]]
 ) -> list[float]:
     """Of one channel. bins: keys with their counts. ends: its smallest and largest value in each shard."""
-    low = min(least for least, _ in ends)
-    high = max(most for _, most in ends)
+    low = min(end[0] for end in ends)
+    high = max(end[1] for end in ends)
     totals = Counter[int]()
     for key, count in bins:
         totals[key] += count
@@ -139,11 +144,9 @@ def _percentiles(
     counts = np.array(list(totals.values()), np.int64)[order]
     shares: F64 = np.cumsum(counts) / counts.sum()
     ranked = values[order].clip(low, high)
-    found = []
-    for percentile in PERCENTILES:
-        place = int(np.searchsorted(shares, percentile / 100))
-        found.append(rounded(float(ranked[min(place, len(ranked) - 1)])))
-    return [rounded(low), *found[1:-1], rounded(high)]
+    places = np.searchsorted(shares, np.array(PERCENTILES[1:-1]) / 100)
+    inner = ranked[np.minimum(places, len(ranked) - 1)]
+    return [rounded(low), *map(rounded, inner.tolist()), rounded(high)]
 
 
 def rounded(value: float) -> float:
