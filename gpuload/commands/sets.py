@@ -32,7 +32,7 @@ _VALUE = 200  # characters of a value that are shown
 @dataclass(frozen=True)
 class IndexShards:
     """Indexes WebDataset shards in place, local or at URLs such as hf://datasets/OWNER/NAME/*.tar, without
-    repacking: members jpg/jpeg/png, cls, txt, json. With --points, also packed sets."""
+    repacking: members jpg/jpeg/png, cls, txt, json, and further pictures. With --points, also packed sets."""
 
     epilog = (
         "Exit codes: 0 indexed; 3 indexed, but some samples were skipped (see rejected.jsonl); "

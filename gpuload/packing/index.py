@@ -70,6 +70,15 @@ from gpuload.headers import png
 from gpuload.headers.jpeg import upright_size
 from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
+from gpuload.packing.in_place import (
+    PictureInPlace,
+    PicturesOfSample,
+    columns_of_pictures,
+    fields_of_pictures,
+    members_of_pictures,
+    mode_by_header,
+    pictures_in,
+)
 from gpuload.packing.output import as_line, cannot_write, describe, write_lines
 from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.packing.points import find_points
@@ -103,11 +112,14 @@ Missing = Literal["fail", "skip"]
 class IndexedSample(NamedTuple):
     """A sample of a shard.
 
-    members: in stored order. row: of the index, without the columns of VALUE_FIELDS that it lacks.
+    members: in stored order. row: of the index, without the columns of VALUE_FIELDS that it lacks, and of pictures.
+    image: its member. pictures: besides it.
     """
 
     members: list[Member]
     row: dict[str, Any]
+    image: Member
+    pictures: PicturesOfSample
 
 
 @dataclass(frozen=True)
@@ -146,7 +158,9 @@ def index_shards(
     """Indexes WebDataset shards that others packed where they are, as `python -m gpuload index` does.
 
     A sample is a run of members with one key, as WebDataset and DALI have it. Its fields are the image (`jpg`, `jpeg`
-    or `png`), `label` from `cls`, `caption` from `txt`, `json` from `json`. Whatever is left out is listed in
+    or `png`), `label` from `cls`, `caption` from `txt`, `json` from `json`, and further pictures: `right` from
+    `right.png`, where all samples have one of the same mode, and a list `frames` from `frames.0.jpg`, `frames.1.jpg`.
+    Without an image called after the key alone, the first picture is the image. Whatever is left out is listed in
     `rejected.jsonl` and counted in the manifest under `packing`, as are all other members.
 
     Args:
@@ -189,6 +203,10 @@ def index_shards(
         watch(len(scanned), len(shards))
     fields = _fields(scanned)
     scanned = [_with_all(shard, fields[1:], missing) for shard in scanned]
+    samples = [sample for shard in scanned for sample in shard.samples]
+    pictures = fields_of_pictures([sample.pictures for sample in samples])
+    scanned = [_with_pictures(shard, pictures) for shard in scanned]
+    fields = (*fields, *pictures)
     if LABEL not in fields and names is not None:
         raise ArgumentError(
             f"--classes: no sample has a .cls, so {classes} names classes of nothing. Leave it out"
@@ -335,12 +353,27 @@ def _fields(scanned: Sequence[ScannedShard]) -> tuple[Field, ...]:
     """The image, and what samples have besides."""
     every = [sample for shard in scanned for sample in shard.samples]
     ends = {split_name(sample.row["source"])[1] for sample in every}
-    member = ";".join(
-        sorted(ends, key=lambda name: (IMAGE_MEMBERS.index(name.lower()), name))
-    )
+    member = ";".join(sorted(ends, key=_place_of))
     names = {name for sample in every for name in sample.row}
     image = Field("image", "image", member)
     return (image, *(field for field in VALUE_FIELDS if field.name in names))
+
+
+def _place_of(extension: str) -> tuple[int, str]:
+    """The place of an image's extension among those of a field."""
+    encoding = extension.rpartition(".")[2]
+    return IMAGE_MEMBERS.index(encoding.lower()), extension
+
+
+def _with_pictures(shard: ScannedShard, fields: Sequence[Field]) -> ScannedShard:
+    """The shard with the columns of these fields of pictures in its rows."""
+    passed_over = shard.passed_over.copy()
+    for sample in shard.samples:
+        columns = columns_of_pictures(fields, sample.pictures, sample.image.offset)
+        sample.row.update(columns)
+        indexed = set(pictures_in(fields, sample.pictures)) - {sample.image}
+        passed_over.subtract(_extension(member) for member in indexed)
+    return replace(shard, passed_over=+passed_over)
 
 
 def _with_all(
@@ -489,7 +522,8 @@ def _samples_of(
         by_end = by_extension(path, key, members_of_sample, fold=True)
         image = _image_member(path, key, by_end)
         row = _row(path, key, image, by_end, content, classes)
-        samples.append(IndexedSample(members_of_sample, row))
+        pictures = _pictures_of(by_end, image, content)
+        samples.append(IndexedSample(members_of_sample, row, image, pictures))
     return samples
 
 
@@ -509,10 +543,39 @@ def _image_member(path: Path, key: str, by_end: Mapping[str, Member]) -> Member:
     for extension in IMAGE_MEMBERS:
         if extension in by_end:
             return by_end[extension]
+    single, lists = members_of_pictures(by_end, None, IMAGE_MEMBERS)
+    firsts = [*single.values(), *(members[0] for members in lists.values())]
+    if firsts:
+        return min(firsts, key=lambda member: member.offset)
     raise ShardError(
         f"{path}: sample {key!r} has no image (wanted one of {', '.join(IMAGE_MEMBERS)}). Pack its images "
         "with `python -m gpuload pack`"
     )
+
+
+def _pictures_of(
+    by_end: Mapping[str, Member], image: Member, content: mmap.mmap
+) -> PicturesOfSample:
+    """The pictures of a sample besides its image, by the extensions of its members. content: of the shard."""
+    single, lists = members_of_pictures(by_end, image, IMAGE_MEMBERS)
+    return PicturesOfSample(
+        {name: _picture_in_place(member, content) for name, member in single.items()},
+        {
+            name: [_picture_in_place(member, content) for member in members]
+            for name, members in lists.items()
+        },
+    )
+
+
+def _picture_in_place(member: Member, content: mmap.mmap) -> PictureInPlace:
+    """A picture besides the image, of no mode where it cannot be read; its field is not indexed then."""
+    data = content[member.offset : member.offset + member.size]
+    try:
+        width, height = _upright_size(data)
+        mode = mode_by_header(data)
+    except Exception:  # Pillow's parsers may raise anything
+        return PictureInPlace(member, 0, 0, "")
+    return PictureInPlace(member, width, height, mode)
 
 
 def _extension(member: Member) -> str:
@@ -567,18 +630,13 @@ def _row(
 
 
 def _image_size(path: Path, member: Member, data: mmap.mmap) -> tuple[int, int]:
-    """Width and height of the upright image, as Exif and XMP say; Pillow turns a TIFF before it tells the size."""
-    content = data[member.offset : member.offset + member.size]
-    conversion = Conversion(codecs=False)
+    """The size of an image, as `_upright_size` gives it.
+
+    Raises:
+        ShardError: it cannot be read, or not in one way alone.
+    """
     try:
-        opened = open_file(content, conversion)
-        if not opened.exact:
-            converted(opened.load(), conversion)
-        # To tell the Exif data of a PNG, Pillow decodes its pixels.
-        is_plain_png = content.startswith(png.START) and png.read_header(content).alike
-        if opened.name == "tiff" or is_plain_png or opened.image is None:
-            return opened.size
-        return upright_size(opened.size, opened.image.getexif())
+        return _upright_size(data[member.offset : member.offset + member.size])
     except DecodeError as error:
         raise ShardError(
             f"{path}: {member.name!r} {error}. In place it has one meaning, so pack the set with `python -m gpuload "
@@ -589,6 +647,19 @@ def _image_size(path: Path, member: Member, data: mmap.mmap) -> tuple[int, int]:
             f"{path}: {member.name!r} is not an image that Pillow reads ({type(error).__name__}). A sample cannot be "
             "left out in place: pack the set again without it, with `python -m gpuload pack`"
         ) from None
+
+
+def _upright_size(content: bytes) -> tuple[int, int]:
+    """Width and height of the upright image, as Exif and XMP say; Pillow turns a TIFF before it tells the size."""
+    conversion = Conversion(codecs=False)
+    opened = open_file(content, conversion)
+    if not opened.exact:
+        converted(opened.load(), conversion)
+    # To tell the Exif data of a PNG, Pillow decodes its pixels.
+    is_plain_png = content.startswith(png.START) and png.read_header(content).alike
+    if opened.name == "tiff" or is_plain_png or opened.image is None:
+        return opened.size
+    return upright_size(opened.size, opened.image.getexif())
 
 
 def _value(

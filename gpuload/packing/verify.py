@@ -30,7 +30,7 @@ from gpuload.disk.tar import Damage, Member, group_members, read_members, split_
 from gpuload.errors import ArgumentError, DecodeError, FormatError, RemoteError
 from gpuload.fields.field import Field
 from gpuload.fields.images import POINTS, Pixels, is_raw, picture_columns
-from gpuload.fields.picture_lists import PicturesKind, member_of
+from gpuload.fields.picture_lists import PicturesKind
 from gpuload.fields.registry import kind_of
 from gpuload.machine.fork_server import exit_name
 from gpuload.machine.limits import count_cores
@@ -41,6 +41,7 @@ from gpuload.packing.output import cannot_write
 from gpuload.packing.points import points_hold
 from gpuload.packing.workers import NOWHERE, Blamable, Blame, Workers, noted_position
 from gpuload.pictures import MAX_PIXELS
+from gpuload.sources.tars import list_ends
 from gpuload.store.hub import pinned
 from gpuload.store.network import background
 from gpuload.store.objects import Objects
@@ -479,7 +480,8 @@ def _faults_of_list(
 ) -> Iterator[str]:
     """The faults of a list of pictures, the first of which may be the image."""
     by_end = {member.offset + member.size: member for member in members}
-    encodings = {end.rpartition(".")[2] for end in field.member.split(";")}
+    by_extension = {split_name(member.name)[1]: member for member in members}
+    listed = [by_extension[end] for end in list_ends(by_extension, field)]
     kind = kind_of(field)
     assert isinstance(kind, PicturesKind)
     spans = list[tuple[int, int]]()
@@ -488,12 +490,8 @@ def _faults_of_list(
         end = offset + own_row[field.bytes_column]
         spans.append((offset, end))
         member = by_end.get(end)
-        known = {member_of(field.name, number, encoding) for encoding in encodings}
-        if (
-            member is None
-            or member.offset > offset
-            or split_name(member.name)[1] not in known
-        ):
+        is_there = member is not None and member.offset <= offset
+        if member is None or not is_there or member not in listed[number : number + 1]:
             yield f"there is no {name} at the offset in the index (byte {offset:,})"
             continue
         content = os.pread(file.fileno(), member.size, member.offset)
@@ -506,8 +504,7 @@ def _faults_of_list(
     last = max((end for _, end in spans), default=first)
     if span != (first, last - first):
         yield f"its {field.name} do not lie where the index says"
-    following = {member_of(field.name, len(spans), encoding) for encoding in encodings}
-    if any(split_name(member.name)[1] in following for member in members):
+    if len(listed) != len(spans):
         yield f"the index does not have all of its {field.name}"
 
 

@@ -389,7 +389,7 @@ def list_field(name: str) -> Field:
 
 def list_ends(members: Mapping[str, Member], field: Field) -> list[str]:
     """The extensions of the members of a list, in the order of their numbers."""
-    encodings = {end.rpartition(".")[2] for end in field.member.split(";")}
+    encodings = {end.rpartition(".")[2].lower() for end in field.member.split(";")}
     numbers = dict[str, int]()
     for end in members:
         parts = _NUMBERED.fullmatch(end)

@@ -239,3 +239,41 @@ def test_seek_points_are_found_again(tmp_path: Path) -> None:
     add_points(data.folder)
     assert gpuload.Dataset(data.folder).row(0).to_pylist()[0]["images_points"] == points
     assert verify(tmp_path) == []
+
+
+@pytest.mark.parametrize("pattern", ["images.{place}", "{place}"])
+def test_lists_in_tars_of_others_are_indexed_in_place(tmp_path: Path, pattern: str) -> None:
+    """Next to a depth map that all samples have, and a picture that one lacks."""
+    entries = []
+    for number, files in enumerate(FILES):
+        key = f"{number:04d}"
+        for place, file in reversed(list(enumerate(files))):
+            entries.append((f"{key}.{pattern.format(place=place + 1)}.{'JPG' if place % 2 else 'png'}", file))
+        depth = Image.fromarray(np.full((6, 9), 500 + number, np.uint16))
+        entries.append((f"{key}.depth.png", encode(depth, "PNG")))
+        entries += [(f"{key}.extra.png", files[0])] if number else []
+        entries.append((f"{key}.cls", b"%d" % number))
+    write_tar(tmp_path / "a.tar", entries)
+    folder, manifest = gpuload.index(tmp_path / "a.tar")
+    assert verify(folder) == []
+    assert manifest.packing["passed_over"] == {".extra.png": len(FILES) - 1}
+    data = gpuload.Dataset(folder)
+    check(data)
+    assert data.fields["depth"].kind == "picture" and data.fields["depth"].dtype == "<u2"
+    spec = gpuload.Pictures("images", count=2, more="first", fewer="repeat")
+    fields = ("label", "image", spec, gpuload.Depth("depth"))
+    with load(folder, 5, fields=fields, augment=gpuload.Augment(16, normalize=None)) as loader:
+        label, image, images, depth = next(iter(loader))
+        assert np.array_equal(images[:, 0].numpy(), image.numpy())
+        assert depth[:, 0, 0, 0].tolist() == [500 + number for number in label.tolist()]
+
+
+def test_a_picture_of_several_modes_is_passed_over_in_place(tmp_path: Path) -> None:
+    gray = encode(Image.fromarray(np.full((6, 9), 500, np.uint16)), "PNG")
+    entries = []
+    for number, other in enumerate((gray, FILES[0][0])):
+        entries += [(f"{number}.jpg", FILES[0][1]), (f"{number}.b.png", other)]
+    write_tar(tmp_path / "a.tar", entries)
+    folder, manifest = gpuload.index(tmp_path / "a.tar")
+    assert list(gpuload.Dataset(folder).fields) == ["image"]
+    assert manifest.packing["passed_over"] == {".b.png": 2}

@@ -1,0 +1,152 @@
+"""Further pictures and lists of pictures in shards that others packed, indexed where they lie.
+
+What cannot be loaded from its place is not indexed: a picture that some samples lack, or that has several modes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gpuload.disk.tar import Member, split_name
+from gpuload.fields.field import Field
+from gpuload.fields.images import MaskKind, Pixels, picture_columns
+from gpuload.fields.picture_lists import PicturesKind, any_member, list_columns
+from gpuload.fields.pictures import PictureKind
+from gpuload.formats.modes import common_mode, mode_of
+from gpuload.headers import jpeg, png
+from gpuload.sources.tars import list_ends, list_field, numbered_picture
+
+_MODES_OF_PNGS = {(8, 0): "L", (8, 2): "RGB", (8, 6): "RGBA", (16, 0): "I;16"}
+_ENCODED = ("L", "RGB", "RGBA", "I;16")  # modes of what a loader decodes from a file
+
+
+class PictureInPlace(NamedTuple):
+    """A picture of a sample: its member, and the size in pixels and the mode that its header tells."""
+
+    member: Member
+    width: int
+    height: int
+    mode: str
+
+
+class PicturesOfSample(NamedTuple):
+    """The further pictures of a sample, and its lists of pictures, by name."""
+
+    single: Mapping[str, PictureInPlace]
+    lists: Mapping[str, Sequence[PictureInPlace]]
+
+
+def members_of_pictures(
+    by_end: Mapping[str, Member], image: Member | None, encodings: Sequence[str]
+) -> tuple[dict[str, Member], dict[str, list[Member]]]:
+    """The members of further pictures, and of lists of pictures, by name.
+
+    Args:
+        by_end: The members of a sample by extension.
+        image: Its image, which may be the first picture of a list; None: it is not known yet.
+        encodings: Extensions of images.
+    """
+    single = dict[str, Member]()
+    lists = dict[str, list[Member]]()
+    for extension, member in by_end.items():
+        name, _, encoding = extension.rpartition(".")
+        numbered = numbered_picture(extension)
+        if encoding not in encodings or extension in MaskKind.members:
+            continue
+        if numbered is not None:
+            ends = list_ends(by_end, list_field(numbered.list_name))
+            lists[numbered.list_name] = [by_end[end] for end in ends]
+        elif name and member != image:
+            single[name] = member
+    return single, lists
+
+
+def mode_by_header(content: bytes) -> str:
+    """The mode of an encoded image, by its header where that tells it.
+
+    Raises:
+        Exception: as `mode_of`.
+    """
+    if content.startswith(jpeg.START):
+        header = jpeg.read_header(content)
+        if header.plain:
+            return "L" if header.gray else "RGB"
+    if content.startswith(png.START):
+        read = png.read_header(content)
+        if read.alike and (read.depth, read.color) in _MODES_OF_PNGS:
+            return _MODES_OF_PNGS[read.depth, read.color]
+    return mode_of(content)
+
+
+def fields_of_pictures(samples: Sequence[PicturesOfSample]) -> tuple[Field, ...]:
+    """The fields of pictures that every sample has in one mode, and of lists that some have, in order of appearance."""
+    fields = []
+    for name in dict.fromkeys(name for sample in samples for name in sample.single):
+        pictures = [sample.single.get(name) for sample in samples]
+        present = [picture for picture in pictures if picture is not None]
+        mode = common_mode(picture.mode for picture in present)
+        if len(present) == len(samples) and mode in _ENCODED:
+            ends = {split_name(picture.member.name)[1] for picture in present}
+            kind = PictureKind.name
+            pixels = Pixels.of_mode(mode).in_field()
+            fields.append(Field(name, kind, ";".join(sorted(ends)), **pixels))
+    for name in dict.fromkeys(name for sample in samples for name in sample.lists):
+        lists = [sample.lists.get(name, ()) for sample in samples]
+        every = [picture for pictures in lists for picture in pictures]
+        mode = common_mode(picture.mode for picture in every)
+        if mode in _ENCODED:
+            encodings = {picture.member.name.rpartition(".")[2] for picture in every}
+            ends = {any_member(name, encoding) for encoding in encodings}
+            counts = min(map(len, lists)), max(map(len, lists))
+            kind = PicturesKind.name
+            pixels = Pixels.of_mode(mode).in_field()
+            fields.append(
+                Field(name, kind, ";".join(sorted(ends)), counts=counts, **pixels)
+            )
+    return tuple(fields)
+
+
+def columns_of_pictures(
+    fields: Iterable[Field], sample: PicturesOfSample, somewhere: int
+) -> dict[str, Any]:
+    """The columns of a sample's row of the index for these fields of pictures.
+
+    Args:
+        fields: Of any kind.
+        sample: Its pictures.
+        somewhere: An offset in the shard, for lists of none.
+    """
+    row = dict[str, Any]()
+    for field in fields:
+        if field.kind == PictureKind.name:
+            picture = sample.single[field.name]
+            row[field.offset_column] = picture.member.offset
+            row[field.bytes_column] = picture.member.size
+            values = (picture.width, picture.height, b"")
+            row.update(zip(picture_columns(field.name), values, strict=True))
+        elif field.kind == PicturesKind.name:
+            pictures = sample.lists.get(field.name, ())
+            offsets = [picture.member.offset for picture in pictures]
+            sizes = [picture.member.size for picture in pictures]
+            ends = map(sum, zip(offsets, sizes, strict=True))
+            start = min(offsets, default=somewhere)
+            row[field.offset_column] = start
+            row[field.bytes_column] = max(ends, default=start) - start
+            widths = [picture.width for picture in pictures]
+            heights = [picture.height for picture in pictures]
+            points = [b""] * len(pictures)
+            lists = (offsets, sizes, widths, heights, points)
+            row.update(zip(list_columns(field.name), lists, strict=True))
+    return row
+
+
+def pictures_in(fields: Iterable[Field], sample: PicturesOfSample) -> list[Member]:
+    """The members of these fields in a sample."""
+    names = {field.name for field in fields}
+    single = [one.member for name, one in sample.single.items() if name in names]
+    lists = [
+        one.member
+        for name, pictures in sample.lists.items()
+        if name in names
+        for one in pictures
+    ]
+    return [*single, *lists]
