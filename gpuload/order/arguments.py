@@ -490,7 +490,8 @@ def _make_schedule(
     ]
     points = tuple(sorted(set().union(*by_point)))
     of_points = tuple(
-        tuple(_weight_at(own, point, between) for own in by_point) for point in points
+        tuple(_weight_at(weights, point, between) for weights in by_point)
+        for point in points
     )
     for point, of_point in zip(points, of_points, strict=True):
         if not any(of_point):

@@ -25,7 +25,7 @@ from gpuload.order.arguments import (
 )
 from gpuload.order.budget import Budget, PatchGrid, find_batch_sizes
 from gpuload.order.epoch import ALL, Share
-from gpuload.order.sampling import find_samplings
+from gpuload.order.sampling import Sampling, find_samplings
 from gpuload.order.stream import BucketPlan, Epochs, Position, Stream, TokenEpochs
 from gpuload.types import I64, U8
 
@@ -101,11 +101,11 @@ class OrderPlan:
             "fingerprint": self.data.fingerprint,
             **self.settings,
         }.items():
-            made = state.get(name, _USUAL.get(name))
-            if made != has:
+            stored = state.get(name, _USUAL.get(name))
+            if stored != has:
                 raise StateError(
-                    f"state_dict: was made with {name}={shown(made)}, this loader has {name}={has!r}. The order would "
-                    "differ: construct it with the same data and settings"
+                    f"state_dict: was made with {name}={shown(stored)}, this loader has {name}={has!r}. The order "
+                    "would differ: construct it with the same data and settings"
                 )
         return Position(*(_count(name, state[name]) for name in Position._fields))
 
@@ -113,9 +113,9 @@ class OrderPlan:
 def _count(name: str, value: Any) -> int:
     """A number in a state, also if a checkpoint turned it into a tensor or an array."""
     try:
-        found = int(value)
-        if found == value and 0 <= found < 2**62:
-            return found
+        count = int(value)
+        if count == value and 0 <= count < 2**62:
+            return count
     except (TypeError, ValueError, OverflowError):
         pass
     raise StateError(
@@ -146,65 +146,32 @@ def plan_order(
     datasets = data.datasets if isinstance(data, Mixture) else (data,)
     samplings = find_samplings(datasets, sampling, shuffle=shuffle is not None)
     mixing = shuffle or Shuffle()
-    repeated = isinstance(sampling, Repeated)
-    if sum((drop_last == "even", buckets is not None, repeated, mixing.lanes > 1)) > 1:
-        raise ArgumentError(
-            "DaliIterator: each of drop_last='even', Buckets, Repeated and Shuffle(lanes=...) divides batches in a way "
-            "of its own. Use one of them"
-        )
+    _check_divisions(drop_last, buckets, sampling, mixing)
     share = _find_share(mixing.lanes, data, bool(samplings), ranks, batch_size)
-    if repeated and ranks.world_size > 1:
+    if isinstance(sampling, Repeated) and ranks.world_size > 1:
         share = Share(ranks.rank, ranks.rank + 1, ranks.world_size)
-    global_batch = batch_size * ranks.world_size
-    in_pass = (sampling and sampling.num_samples) or len(data)
-    epochs = Epochs(
-        in_pass if steps_per_epoch is None else steps_per_epoch * global_batch,
-        global_batch,
-        drop_last,
-        ranks.rank,
-        ranks.world_size,
-        share,
-        is_virtual=steps_per_epoch is not None,
+    epochs = _make_epochs(
+        data, ranks, batch_size, drop_last, share, steps_per_epoch, sampling
     )
-    if not epochs.batches:
-        raise ArgumentError(
-            f"batch_size={batch_size}, world_size={ranks.world_size}: a batch of all ranks is larger than "
-            f"{data.folder} ({counted(in_pass, 'sample')}), so an epoch has no batch. Use a smaller batch_size, or "
-            "drop_last=False"
-        )
-    settings = {
-        "seed": seed,
-        "shuffle": shuffle is not None,
-        "window": mixing.window,
-        **_USUAL,
-        "lanes": mixing.lanes,
-    }
+    settings = _usual_settings(seed, shuffle)
+    settings["lanes"] = mixing.lanes
     if samplings is not None:
-        settings["sampling"] = digest(
-            "".join(one.fingerprint for one in samplings).encode()
-        )
-    plan = None
+        settings["sampling"] = _fingerprint_of(samplings)
+    bucket_plan = None
     if buckets is not None:
-        plan = _plan_buckets(
-            buckets,
-            datasets,
-            samplings is None,
-            drop_last is not True and steps_per_epoch is None,
+        is_whole = drop_last is not True and steps_per_epoch is None
+        bucket_plan = _plan_buckets(buckets, datasets, samplings is None, is_whole)
+        epochs = bucket_plan.epochs(epochs)
+        settings["buckets"] = (
+            f"{buckets.fingerprint}-{'whole' if is_whole else 'carried'}"
         )
-        epochs = plan.epochs(epochs)
-        how = "whole" if plan.is_whole else "carried"
-        settings |= {
-            "buckets": f"{buckets.fingerprint}-{how}",
-            "bucket_batch": global_batch,
-        }
-    unit_samples = 1
+        settings["bucket_batch"] = epochs.batch_size
     unit = _schedule_unit(data)
+    unit_samples = 1
     if unit != "sample":
-        unit_samples = epochs.samples if unit == "epoch" else global_batch
+        unit_samples = epochs.samples if unit == "epoch" else epochs.batch_size
         settings[f"samples_per_{unit}"] = unit_samples
-    # Stored order mixes nothing: of a set at a URL, a batch waits for its own shard alone.
-    is_remote = any(dataset.cache is not None for dataset in datasets)
-    window = 1 if is_remote and shuffle is None else mixing.window
+    window = _window(datasets, shuffle)
     make_stream = partial(
         Stream,
         data,
@@ -215,22 +182,105 @@ def plan_order(
         lanes=mixing.lanes,
         unit_samples=unit_samples,
     )
-    node_lanes = (
-        mixing.lanes
-        if share == ALL
-        else (share.stop - share.first) * ranks.local_world_size
-    )
     return OrderPlan(
         make_stream,
         epochs,
-        plan,
+        bucket_plan,
         window,
-        min(mixing.lanes, node_lanes),
+        _count_node_lanes(mixing.lanes, share, ranks),
         data,
         settings,
         batch_size,
         batch_size,
     )
+
+
+def _check_divisions(
+    drop_last: DropLast,
+    buckets: Buckets | None,
+    sampling: AnySampling | None,
+    mixing: Shuffle,
+) -> None:
+    """Raises ArgumentError for two things that divide batches in ways of their own."""
+    divisions = [
+        drop_last == "even",
+        buckets is not None,
+        isinstance(sampling, Repeated),
+        mixing.lanes > 1,
+    ]
+    if divisions.count(True) > 1:
+        raise ArgumentError(
+            "DaliIterator: each of drop_last='even', Buckets, Repeated and Shuffle(lanes=...) divides batches in a way "
+            "of its own. Use one of them"
+        )
+
+
+def _make_epochs(
+    data: Dataset | Mixture,
+    ranks: Ranks,
+    batch_size: int,
+    drop_last: DropLast,
+    share: Share,
+    steps_per_epoch: int | None,
+    sampling: AnySampling | None,
+) -> Epochs:
+    """The epochs of a loader without buckets.
+
+    Raises:
+        ArgumentError: an epoch has no batch.
+    """
+    global_batch = batch_size * ranks.world_size
+    pass_samples = len(data)
+    if sampling is not None and sampling.num_samples:
+        pass_samples = sampling.num_samples
+    is_virtual = steps_per_epoch is not None
+    epochs = Epochs(
+        pass_samples if steps_per_epoch is None else steps_per_epoch * global_batch,
+        global_batch,
+        drop_last,
+        ranks.rank,
+        ranks.world_size,
+        share,
+        is_virtual=is_virtual,
+    )
+    if not epochs.batches:
+        raise ArgumentError(
+            f"batch_size={batch_size}, world_size={ranks.world_size}: a batch of all ranks is larger than "
+            f"{data.folder} ({counted(pass_samples, 'sample')}), so an epoch has no batch. Use a smaller batch_size, "
+            "or drop_last=False"
+        )
+    return epochs
+
+
+def _fingerprint_of(samplings: tuple[Sampling, ...]) -> str:
+    return digest("".join(drawn.fingerprint for drawn in samplings).encode())
+
+
+def _usual_settings(seed: int, shuffle: Shuffle | None) -> dict[str, Any]:
+    """The settings of any order; those of others are as usual."""
+    window = (shuffle or Shuffle()).window
+    return {
+        "seed": seed,
+        "shuffle": shuffle is not None,
+        "window": window,
+        **_USUAL,
+    }
+
+
+def _window(datasets: tuple[Dataset, ...], shuffle: Shuffle | None) -> int:
+    """Shards that are mixed, and waited for, at a time."""
+    if shuffle is not None:
+        return shuffle.window
+    # Stored order mixes nothing: of a set at a URL, a batch waits for its own shard alone.
+    is_remote = any(dataset.cache is not None for dataset in datasets)
+    return 1 if is_remote else Shuffle().window
+
+
+def _count_node_lanes(lanes: int, share: Share, ranks: Ranks) -> int:
+    """Lanes that this machine reads."""
+    if share == ALL:
+        return lanes
+    return min(lanes, (share.stop - share.first) * ranks.local_world_size)
 
 
 def plan_order_by_tokens(
@@ -253,25 +303,21 @@ def plan_order_by_tokens(
         ArgumentError: the arguments contradict each other, or do not fit the data.
         ShardError: the size of a sample is not in the index.
     """
-    mixing = shuffle or Shuffle()
     if grid is None:
         raise ArgumentError(
             "batch_size=Budget(...): counts the patches of images of their own sizes. Use "
             "augment=gpuload.Augment(None, gpuload.Patches(...))"
         )
-    unlike = {
-        "a mixture": isinstance(data, Mixture),
-        "sampling=": sampling is not None,
-        "steps_per_epoch=": steps_per_epoch is not None,
-        "Shuffle(lanes=...)": mixing.lanes > 1,
-        "drop_last='even'": drop_last == "even",
-    }
-    for name, is_given in unlike.items():
-        if is_given:
-            raise ArgumentError(
-                f"batch_size=Budget(...): each epoch is one pass over one data set, in whole batches, and {name} needs "
-                "other epochs. Leave it out, or use Buckets"
-            )
+    lanes = 1 if shuffle is None else shuffle.lanes
+    _check_for_budget(
+        {
+            "a mixture": isinstance(data, Mixture),
+            "sampling=": sampling is not None,
+            "steps_per_epoch=": steps_per_epoch is not None,
+            "Shuffle(lanes=...)": lanes > 1,
+            "drop_last='even'": drop_last == "even",
+        }
+    )
     assert isinstance(data, Dataset)
     multiple = budget.multiple or ranks.world_size
     if multiple % ranks.world_size:
@@ -279,28 +325,22 @@ def plan_order_by_tokens(
             f"Budget(multiple={multiple}): is no multiple of {counted(ranks.world_size, 'rank')}, which get equally "
             "many samples"
         )
-    lengths = grid.lengths
-    heights, widths = _image_sizes(data, "a budget of tokens")
-    tokens = grid.shapes(heights, widths).prod(axis=1)
-    numbers = np.searchsorted(lengths, tokens).astype(np.uint8)
-    totals = np.bincount(numbers, minlength=len(lengths))
     batch_tokens = budget.tokens * ranks.world_size
-    by_tokens = find_batch_sizes(
-        lengths, totals, batch_tokens, multiple, drops_rest=drop_last is True
+    bucket_plan = _plan_lengths(
+        data, grid, batch_tokens, multiple, drops_rest=drop_last is True
     )
-    plan = BucketPlan((), (numbers,), totals, is_whole=True, by_tokens=by_tokens)
-    window = 1 if data.cache is not None and shuffle is None else mixing.window
+    window = _window((data,), shuffle)
     make_stream = partial(
         Stream, data, None, seed=seed, window=window, shuffle=shuffle is not None
     )
-    largest = int(by_tokens.of_buckets[totals > 0].max())
+    sizes = bucket_plan.batch_sizes
     epochs = TokenEpochs(
         len(data),
-        largest,
+        int(sizes.max()),
         drop_last,
         ranks.rank,
         ranks.world_size,
-        plan=plan,
+        plan=bucket_plan,
         make_stream=make_stream,
     )
     if not epochs.batches:
@@ -308,27 +348,58 @@ def plan_order_by_tokens(
             f"Budget(tokens={budget.tokens}): {data.folder} has {counted(len(data), 'sample')}, fewer than "
             f"{multiple}, so an epoch has no batch. Use a smaller multiple, or drop_last=False"
         )
-    settings = {
-        "seed": seed,
-        "shuffle": shuffle is not None,
-        "window": mixing.window,
-        **_USUAL,
-        "buckets": grid.fingerprint,
-        "batch_tokens": batch_tokens,
-        "batch_multiple": multiple,
-    }
-    sizes = by_tokens.of_buckets[totals > 0] // ranks.world_size
+    settings = _usual_settings(seed, shuffle)
+    settings["buckets"] = grid.fingerprint
+    settings["batch_tokens"] = batch_tokens
+    settings["batch_multiple"] = multiple
     return OrderPlan(
         make_stream,
         epochs,
-        plan,
+        bucket_plan,
         window,
         1,
         data,
         settings,
-        int(sizes.max()),
-        int(sizes.min()),
+        int(sizes.max()) // ranks.world_size,
+        int(sizes.min()) // ranks.world_size,
     )
+
+
+def _check_for_budget(given: Mapping[str, bool]) -> None:
+    """Raises ArgumentError for arguments that need other epochs than a budget has.
+
+    given: whether each was given, by its name in the message.
+    """
+    for name, is_given in given.items():
+        if is_given:
+            raise ArgumentError(
+                f"batch_size=Budget(...): each epoch is one pass over one data set, in whole batches, and {name} needs "
+                "other epochs. Leave it out, or use Buckets"
+            )
+
+
+def _plan_lengths(
+    dataset: Dataset,
+    grid: PatchGrid,
+    batch_tokens: int,
+    multiple: int,
+    *,
+    drops_rest: bool,
+) -> BucketPlan:
+    """A bucket for each range of lengths in tokens. The arguments are those of `find_batch_sizes`.
+
+    Raises:
+        ArgumentError: a batch of the longest images has more tokens.
+        ShardError: the size of a sample is not in the index.
+    """
+    heights, widths = _image_sizes(dataset, "a budget of tokens")
+    tokens = grid.shapes(heights, widths).prod(axis=1)
+    numbers = np.searchsorted(grid.lengths, tokens).astype(np.uint8)
+    totals = np.bincount(numbers, minlength=len(grid.lengths))
+    by_tokens = find_batch_sizes(
+        grid.lengths, totals, batch_tokens, multiple, drops_rest=drops_rest
+    )
+    return BucketPlan((), (numbers,), totals, is_whole=True, by_tokens=by_tokens)
 
 
 def _schedule_unit(data: Dataset | Mixture) -> ScheduleUnit:

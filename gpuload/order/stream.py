@@ -117,20 +117,20 @@ class Stream:
         pass_samples = self._lengths[source]
         row = 0
         while start < stop or not slices:
-            epoch, position = divmod(start, pass_samples)
-            pass_start = start - position
-            slice_stop = min(stop, pass_start + pass_samples)
-            own_before_pass = share.before(pass_start)
+            epoch = start // pass_samples
+            slice_stop = min(stop, (epoch + 1) * pass_samples)
+            own_before_pass = share.before(epoch * pass_samples)
             begin = share.before(start) - own_before_pass
             end = share.before(slice_stop) - own_before_pass
             seed, order = self.order(source, epoch)
-            served = order if share == ALL else order.serving(share)
-            slice_rows = rows[row : row + end - begin]
+            if share != ALL:
+                order = order.serving(share)
+            row_stop = row + end - begin
             slices.append(
-                PassSlice(source, seed, epoch, served, begin, end, slice_rows)
+                PassSlice(source, seed, epoch, order, begin, end, rows[row:row_stop])
             )
             start = slice_stop
-            row += end - begin
+            row = row_stop
         return slices
 
     def _make_order(self, source: int, epoch: int) -> tuple[int, EpochOrder]:
@@ -316,7 +316,8 @@ MEMBER = np.dtype(
 Members = npt.NDArray[np.void]  # of MEMBER
 
 # Samples that are put into the queues at a time: a pass, if that is between these.
-_LEAST_PLANNED, _PLANNED = 1 << 10, 1 << 14
+_LEAST_PLANNED = 1 << 10
+_MOST_PLANNED = 1 << 14
 
 
 class BucketBatch(NamedTuple):
@@ -353,13 +354,17 @@ class BucketPlan:
             )
         assert self.totals is not None
         rests = (self.totals % epochs.batch_size).tolist()
-        whole = [epochs.batch_size] * int((self.totals // epochs.batch_size).sum())
-        return replace(
-            epochs,
-            ends=tuple(
-                accumulate(whole + [rests[bucket] for bucket in _by_rest(rests)])
-            ),
-        )
+        whole_batches = int((self.totals // epochs.batch_size).sum())
+        sizes = [epochs.batch_size] * whole_batches
+        sizes += [rests[bucket] for bucket in _by_rest(rests)]
+        return replace(epochs, ends=tuple(accumulate(sizes)))
+
+    @property
+    def batch_sizes(self) -> I64:
+        """int64: of a budget, samples in a whole batch of each bucket that has any, over all ranks."""
+        assert self.by_tokens is not None
+        assert self.totals is not None
+        return self.by_tokens.of_buckets[self.totals > 0]
 
 
 class BucketedStream:
@@ -376,21 +381,21 @@ class BucketedStream:
         self._own_part = epochs.part
         self._numbers = plan.numbers
         self._totals = plan.totals
-        if plan.by_tokens is None:
-            self._sizes = np.full(len(plan.sizes), epochs.batch_size)
-            self._left = (
-                ()
-                if plan.totals is None
-                else _one_of_each(plan.totals, epochs.batch_size)
-            )
-        else:
+        self._left: tuple[tuple[Left, ...], ...] = ()
+        if plan.by_tokens is not None:
             self._sizes = plan.by_tokens.of_buckets
             self._left = plan.by_tokens.left
+        else:
+            self._sizes = np.full(len(plan.sizes), epochs.batch_size)
+            if plan.totals is not None:
+                self._left = _one_of_each(plan.totals, epochs.batch_size)
         self._buckets = len(self._sizes)
         self._own_left = self._find_own_left()
         self._pass = 0 if plan.totals is None else int(plan.totals.sum())
         self._epoch = self._pass if plan.is_whole else 0  # 0: queues are never emptied
-        self._portion = min(_PLANNED, max(_LEAST_PLANNED, sum(map(len, plan.numbers))))
+        self._portion = min(
+            _MOST_PLANNED, max(_LEAST_PLANNED, sum(map(len, plan.numbers)))
+        )
         self._seek(0)
 
     def batch_at(self, position: int) -> BucketBatch:
@@ -408,8 +413,10 @@ class BucketedStream:
 
     def _first_pass(self, position: int) -> int:
         """The last pass from which the batches at a position are known; 0 where passes differ."""
-        if self._totals is None or self._epoch:
-            return position // self._epoch if self._epoch else 0
+        if self._epoch:
+            return position // self._epoch
+        if self._totals is None:
+            return 0
         # So many passes before the position, each bucket has at least a batch: none after it holds an older sample.
         present = self._totals > 0
         back = 1 + int((self._sizes[present] // self._totals[present]).max())
@@ -417,33 +424,37 @@ class BucketedStream:
 
     def waiting(self) -> Members:
         """This rank's samples of the batch asked for last, of those after it and of the queues, as far as planned."""
-        found = [batch.members[self._own(len(batch.members))] for batch in self._ahead]
+        parts = [batch.members[self._own(len(batch.members))] for batch in self._ahead]
         for bucket, queue in enumerate(self._queues):
             if self._is_whole_next(bucket):
-                found.append(queue[self._own(int(self._sizes[bucket]))])
+                parts.append(queue[self._own(int(self._sizes[bucket]))])
             else:
-                found += [queue[rows] for rows in self._own_left[bucket]]
-        return np.concatenate(found)
+                parts += [queue[rows] for rows in self._own_left[bucket]]
+        return np.concatenate(parts)
 
     def _own(self, size: int) -> slice:
-        return slice(*self._own_part(0, size)[:2]) if size else slice(0)
+        """This rank's samples of a batch of a size."""
+        if size == 0:
+            return slice(0)
+        part = self._own_part(0, size)
+        return slice(part.first, part.last)
 
     def _is_whole_next(self, bucket: int) -> bool:
         """Whether the next batch of a bucket is a whole one, and not of what is left at the end of an epoch."""
         if not self._epoch or self._totals is None:
             return True
-        begun = (self._made[bucket] + 1) * self._sizes[bucket]
+        begun = (self._whole_batches[bucket] + 1) * self._sizes[bucket]
         return bool(begun <= self._totals[bucket])
 
     def _find_own_left(self) -> list[list[slice]]:
         """For each bucket, this rank's samples among those left at the end of an epoch."""
         own_left: list[list[slice]] = [[] for _ in range(self._buckets)]
         for batch in self._left:
-            own = self._own(sum(stop - first for _, first, stop in batch))
+            own_rows = self._own(sum(stop - first for _, first, stop in batch))
             before = 0
             for bucket, first, stop in batch:
-                begin = max(own.start or 0, before)
-                end = min(own.stop, before + stop - first)
+                begin = max(own_rows.start or 0, before)
+                end = min(own_rows.stop, before + stop - first)
                 if begin < end:
                     rows = slice(first + begin - before, first + end - before)
                     own_left[bucket].append(rows)
@@ -453,55 +464,58 @@ class BucketedStream:
     def _seek(self, first: int) -> None:
         """Begins at the start of a pass. What waits in the queues there is unknown but for its number: zeros stand for
         it."""
-        seen = (
-            np.zeros(self._buckets, np.int64)
-            if self._totals is None
-            else first * self._totals
-        )
-        left = seen * 0 if self._epoch else seen % self._sizes
+        seen = np.zeros(self._buckets, np.int64)
+        if self._totals is not None:
+            seen = first * self._totals
+        # Queues are empty where an epoch begins, if it empties them.
+        in_queues = seen * 0 if self._epoch else seen % self._sizes
         self._next = first * self._pass  # in the stream
-        self._planned = int((seen - left).sum())  # in the order by buckets
-        self._queues = [np.zeros(count, MEMBER) for count in left.tolist()]
-        self._made = np.zeros(
-            self._buckets, np.int64
-        )  # whole batches of each bucket in this epoch
+        self._planned = int((seen - in_queues).sum())  # in the order by buckets
+        self._queues = [np.zeros(count, MEMBER) for count in in_queues.tolist()]
+        # Whole batches of each bucket in this epoch.
+        self._whole_batches = np.zeros(self._buckets, np.int64)
         self._ahead: deque[BucketBatch] = deque()
 
     def _plan(self) -> None:
         """Puts the next samples of the stream into the queues."""
-        begin, end = self._next, self._next + self._portion
+        begin = self._next
+        end = begin + self._portion
         if self._epoch:
             end = min(end, (begin // self._epoch + 1) * self._epoch)
         members, buckets = self._read(begin, end)
-        sizes = np.bincount(buckets, minlength=self._buckets).tolist()
         by_bucket = members[np.argsort(buckets, kind="stable")]
-        whole: list[tuple[int, int, Members]] = []
-        for bucket, (size, stop) in enumerate(
-            zip(sizes, accumulate(sizes), strict=True)
-        ):
-            if size:
-                queue = np.concatenate(
-                    [self._queues[bucket], by_bucket[stop - size : stop]]
-                )
-                batch_size = int(self._sizes[bucket])
-                made = len(queue) // batch_size
-                for first in range(0, made * batch_size, batch_size):
-                    batch = queue[first : first + batch_size]
-                    whole.append((int(batch["position"][-1]), bucket, batch))
-                self._queues[bucket] = queue[made * batch_size :].copy()
-                self._made[bucket] += made
-        for _, bucket, batch in sorted(whole, key=lambda entry: entry[0]):
+        bucket_ends = np.cumsum(np.bincount(buckets, minlength=self._buckets))
+        batches: list[tuple[int, Members]] = []
+        for bucket, new in enumerate(np.split(by_bucket, bucket_ends[:-1])):
+            if len(new):
+                batches += [(bucket, batch) for batch in self._enqueue(bucket, new)]
+        batches.sort(key=lambda entry: int(entry[1]["position"][-1]))
+        for bucket, batch in batches:
             self._emit(bucket, batch)
         self._next = end
         if self._epoch and end % self._epoch == 0:
-            for left in self._left:
-                parts = [
-                    self._queues[bucket][first:stop] for bucket, first, stop in left
-                ]
-                self._emit(left[0][0], np.concatenate(parts))
-            self._queues = [np.empty(0, MEMBER) for _ in self._queues]
-            self._made[:] = 0
-            self._planned = end  # behind samples that are left out
+            self._end_epoch(end)
+
+    def _enqueue(self, bucket: int, members: Members) -> list[Members]:
+        """Puts samples into a queue, and takes whole batches out of it."""
+        queue = np.concatenate([self._queues[bucket], members])
+        batch_size = int(self._sizes[bucket])
+        whole_batches = len(queue) // batch_size
+        taken = whole_batches * batch_size
+        self._queues[bucket] = queue[taken:].copy()
+        self._whole_batches[bucket] += whole_batches
+        return [
+            queue[first : first + batch_size] for first in range(0, taken, batch_size)
+        ]
+
+    def _end_epoch(self, position: int) -> None:
+        """Hands out what is left in the queues, and empties them. position: where the epoch ends."""
+        for left in self._left:
+            parts = [self._queues[bucket][first:stop] for bucket, first, stop in left]
+            self._emit(left[0][0], np.concatenate(parts))
+        self._queues = [np.empty(0, MEMBER) for _ in self._queues]
+        self._whole_batches[:] = 0
+        self._planned = position  # behind samples that are left out
 
     def _emit(self, bucket: int, members: Members) -> None:
         self._ahead.append(
@@ -511,22 +525,18 @@ class BucketedStream:
 
     def _read(self, begin: int, end: int) -> tuple[Members, U8]:
         """The samples at positions begin..end-1 of the stream, and their buckets."""
-        members, buckets = (
-            np.zeros(end - begin, MEMBER),
-            np.empty(end - begin, np.uint8),
-        )
+        members = np.zeros(end - begin, MEMBER)
+        buckets = np.empty(end - begin, np.uint8)
         members["position"] = np.arange(begin, end)
-        for part in self.stream.slices(begin, end):
-            samples = part.order[part.start : part.stop]
-            repeats = part.order.repeats(part.start, part.stop)
-            members["source"][part.rows], members["epoch"][part.rows] = (
-                part.source,
-                part.epoch,
-            )
-            members["place"][part.rows] = np.arange(part.start, part.stop)
-            members["sample"][part.rows] = samples
-            members["repeat"][part.rows] = 0 if repeats is None else repeats
-            buckets[part.rows] = self._numbers[part.source][samples]
+        for run in self.stream.slices(begin, end):
+            samples = run.order[run.start : run.stop]
+            repeats = run.order.repeats(run.start, run.stop)
+            members["source"][run.rows] = run.source
+            members["epoch"][run.rows] = run.epoch
+            members["place"][run.rows] = np.arange(run.start, run.stop)
+            members["sample"][run.rows] = samples
+            members["repeat"][run.rows] = 0 if repeats is None else repeats
+            buckets[run.rows] = self._numbers[run.source][samples]
         return members, buckets
 
 
@@ -567,9 +577,9 @@ class TokenEpochs(Epochs):
         """As of `Epochs`."""
         assert self.plan.by_tokens is not None and self.plan.totals is not None
         sizes = self.plan.by_tokens.of_buckets
-        whole = int((self.plan.totals // sizes * sizes).sum())
-        left = self.plan.by_tokens.left
-        return whole + sum(stop - first for batch in left for _, first, stop in batch)
+        in_whole_batches = int((self.plan.totals // sizes * sizes).sum())
+        left = [part for batch in self.plan.by_tokens.left for part in batch]
+        return in_whole_batches + sum(stop - first for _, first, stop in left)
 
     def is_last(self, position: Position) -> bool:
         """As of `Epochs`."""
@@ -588,7 +598,7 @@ class TokenEpochs(Epochs):
 
 def before(members: Members, epoch: int, place: int) -> Bools:
     """bool (n,): whether members of one data set come before a place of a pass over it."""
-    found: Bools = (members["epoch"] < epoch) | (
-        (members["epoch"] == epoch) & (members["place"] < place)
-    )
-    return found
+    in_earlier_pass = members["epoch"] < epoch
+    in_this_pass = members["epoch"] == epoch
+    is_before: Bools = in_earlier_pass | (in_this_pass & (members["place"] < place))
+    return is_before
