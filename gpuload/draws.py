@@ -32,7 +32,7 @@ Draws = Callable[[int], F64]
 #   (seed, epoch, SHARDS, lane)                  order of the shards of a lane                    order/epoch.py
 #   (seed, epoch, SAMPLES, lane, window)         order of the samples of a window of a lane       order/epoch.py
 #   (seed, MIXTURE, data set)                    the seed of one data set of a mixture            order/stream.py
-#   (seed, MIXTURE, -1, block)                   which data set each position draws from          order/stream.py
+#   (seed, MIXTURE, -1, block)                   which data set each position draws from          order/turns.py
 #   (seed, epoch, AUGMENT), the first view       crop and flips: CROP_DRAWS of each sample        augment/augment.py
 #   (seed, epoch, AUGMENT, view), the others     the same
 #   (seed, epoch, TRANSFORM, view, transform)    TRANSFORM_DRAWS of each sample                   augment/augment.py

@@ -23,10 +23,11 @@ from gpuload.order.arguments import (
     Shuffle,
     digest,
 )
+from gpuload.order.buckets import BucketPlan, TokenEpochs
 from gpuload.order.budget import Budget, PatchGrid, find_batch_sizes
 from gpuload.order.epoch import ALL, Share
 from gpuload.order.sampling import Sampling, find_samplings
-from gpuload.order.stream import BucketPlan, Epochs, Position, Stream, TokenEpochs
+from gpuload.order.stream import Epochs, Position, Stream
 from gpuload.types import I64, U8
 
 VERSION = 1
@@ -47,14 +48,19 @@ _USUAL: Mapping[str, Any] = {
 class OrderPlan:
     """The order of a loader. Its positions depend on `data` and `settings`, which must be the same when a run resumes.
 
-    make_stream: makes streams of the order. epochs: where epochs begin and end in it. buckets: how they divide it, None
-    without buckets. window: shards that are mixed, and waited for, at a time. node_lanes: lanes that this machine
-    reads. settings: seed, shuffle, window and lanes; sampling, a fingerprint of the weights or classes that samples are
-    drawn by; buckets, what the order by buckets depends on; bucket_batch, samples in a global batch, where there are
-    buckets; samples_per_epoch or samples_per_step, where a mixture's schedule counts these; batch_tokens and
-    batch_multiple, tokens in a global batch and what divides its samples, where there is a budget. batch_size: samples
-    in a batch of this process, at most. large_batch: in one of the largest images, where batches differ; memory is
-    allocated for these.
+    Attributes:
+        make_stream: Makes streams of the order.
+        epochs: Where epochs begin and end in it.
+        buckets: How they divide it, None without buckets.
+        window: Shards that are mixed, and waited for, at a time.
+        node_lanes: Lanes that this machine reads.
+        settings: Seed, shuffle, window and lanes; sampling, a fingerprint of the weights or classes that samples are
+            drawn by; buckets, what the order by buckets depends on; bucket_batch, samples in a global batch, where
+            there are buckets; samples_per_epoch or samples_per_step, where a mixture's schedule counts these;
+            batch_tokens and batch_multiple, tokens in a global batch and what divides its samples, where there is a
+            budget.
+        batch_size: Samples in a batch of this process, at most.
+        large_batch: In one of the largest images, where batches differ; memory is allocated for these.
     """
 
     make_stream: Callable[[], Stream]
@@ -137,7 +143,8 @@ def plan_order(
 ) -> OrderPlan:
     """The plan of a loader, of those of `DaliIterator`'s arguments that decide the order and its epochs.
 
-    shuffle: None is stored order.
+    Args:
+        shuffle: None is stored order.
 
     Raises:
         ArgumentError: the arguments contradict each other, or do not fit the data.
@@ -297,7 +304,10 @@ def plan_order_by_tokens(
 ) -> OrderPlan:
     """The plan of a loader whose batches have a budget of tokens. An epoch is a pass.
 
-    grid: of the patches that images become. The others are those of `plan_order`.
+    Args:
+        grid: Of the patches that images become.
+
+    The other arguments are those of `plan_order`.
 
     Raises:
         ArgumentError: the arguments contradict each other, or do not fit the data.
@@ -368,7 +378,8 @@ def plan_order_by_tokens(
 def _check_for_budget(given: Mapping[str, bool]) -> None:
     """Raises ArgumentError for arguments that need other epochs than a budget has.
 
-    given: whether each was given, by its name in the message.
+    Args:
+        given: Whether each was given, by its name in the message.
     """
     for name, is_given in given.items():
         if is_given:
@@ -414,7 +425,9 @@ def _plan_buckets(
 ) -> BucketPlan:
     """Costs O(samples) once, and one byte for each.
 
-    is_pass: a pass has each sample once. is_whole: as for `BucketPlan`.
+    Args:
+        is_pass: A pass has each sample once.
+        is_whole: As for `BucketPlan`.
     """
     is_pass = is_pass and len(datasets) == 1
     if is_whole and not is_pass:
@@ -435,7 +448,11 @@ def _number_samples(dataset: Dataset, buckets: Buckets) -> U8:
 
 
 def _image_sizes(dataset: Dataset, user: str) -> I64:
-    """(2, len): heights and widths in pixels. user: what needs them, for messages."""
+    """(2, len): heights and widths in pixels.
+
+    Args:
+        user: What needs them, for messages.
+    """
     if dataset.tiling is not None:
         raise ArgumentError(
             f"{user.capitalize()}: needs whole images, and tiles have one size. Use Augment(size)"

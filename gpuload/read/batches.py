@@ -21,16 +21,8 @@ from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset, refuse_large
 from gpuload.draws import BATCH, each_key, make_key
 from gpuload.fields.rows import Ragged, merge, take
-from gpuload.order.stream import (
-    BucketedStream,
-    BucketPlan,
-    Epochs,
-    Members,
-    Part,
-    PassSlice,
-    Stream,
-    before,
-)
+from gpuload.order.buckets import BucketedStream, BucketPlan, Members, before
+from gpuload.order.stream import Epochs, Part, PassSlice, Stream
 from gpuload.read.batch import Batch, EncodedBatch, Views, chosen, swapped
 from gpuload.read.reader import Reader
 from gpuload.types import I64, Bools

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from streams import stream_of
 
 from gpuload import ArgumentError, Buckets
-from gpuload.order.stream import BucketedStream, BucketPlan, Epochs, Part, Stream
+from gpuload.order.buckets import BucketedStream, BucketPlan
+from gpuload.order.stream import Epochs, Part, Stream
 
 
 @pytest.mark.parametrize(
@@ -61,8 +62,8 @@ def test_what_buckets_cannot_be(arguments: dict[str, Any], match: str) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def _small_portions() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpuload.order.stream._LEAST_PLANNED", 50)
-        patch.setattr("gpuload.order.stream._PLANNED", 64)
+        patch.setattr("gpuload.order.buckets._LEAST_PLANNED", 50)
+        patch.setattr("gpuload.order.buckets._MOST_PLANNED", 64)
         yield
 
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from streams import stream_of
 
 from gpuload import ArgumentError
+from gpuload.order.buckets import BucketPlan, TokenEpochs
 from gpuload.order.budget import PatchGrid, find_batch_sizes
-from gpuload.order.stream import BucketPlan, Epochs, Part, Position, TokenEpochs
+from gpuload.order.stream import Epochs, Part, Position
 
 sides = st.integers(1, 65_535)
 
