@@ -1,11 +1,14 @@
 """Encoded images in memory, as kernels decode them: JPEGs and PNGs, each batch to pixels of one layout."""
 
+import threading
 from typing import Any
+
+import numpy as np
 
 from gpuload.kernels.jpeg import Scratch
 from gpuload.kernels.loading import kernel
-from gpuload.kernels.structs import ImageBatch, address
-from gpuload.types import I64, Array
+from gpuload.kernels.structs import PICTURE, ImageBatch, ImageThread, address
+from gpuload.types import I64, U8, Array
 
 CLASSES = "classes"  # the mode of masks: a byte for each pixel
 # How decoded pixels lie in memory, by Pillow's mode: png.h has the same.
@@ -53,3 +56,44 @@ class EncodedImages:
 def new_scratch() -> Scratch:
     """What a thread decodes images with."""
     return Scratch("image_scratch_bytes")
+
+
+class _ThreadScratch(threading.local):
+    def __init__(self) -> None:
+        self.scratch = new_scratch()
+
+
+_thread = _ThreadScratch()
+
+
+def decode_rgb(data: bytes, height: int, width: int) -> U8 | None:
+    """uint8 (height, width, 3), of a JPEG or PNG of this size; None where kernels do not decode it, or it has a fault.
+
+    Args:
+        data: the file.
+        height: as its header says.
+        width: as its header says.
+    """
+    content = np.frombuffer(data, np.uint8)
+    pictures = np.zeros(1, PICTURE)
+    pictures["height"] = height
+    pictures["width"] = width
+    pictures["factor"] = 1
+    images = EncodedImages(
+        files=np.array([[content.ctypes.data, len(content)]], np.int64),
+        points=np.zeros((1, 2), np.int64),
+        windows=np.array([[0, 0, height, width]], np.int64),
+        factors=np.ones(1, np.int64),
+        pictures=pictures,
+    )
+    memory = np.empty(int(images.room[0]) + images.spare_bytes, np.uint8)
+    thread = ImageThread(memory.ctypes.data, _thread.scratch.address)
+    kernel("decode_rows")(images.address, address(thread), 0, 1)
+    picture = pictures[0]
+    if not picture["pixels"]:
+        return None
+    first = int(picture["pixels"]) - memory.ctypes.data
+    strides = (int(picture["stride"]), 3, 1)
+    shape = (height, width, 3)
+    view = np.lib.stride_tricks.as_strided(memory[first:], shape, strides)
+    return np.ascontiguousarray(view)

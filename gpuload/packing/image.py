@@ -35,6 +35,7 @@ from gpuload.formats import (
 from gpuload.formats.modes import as_stored_array
 from gpuload.headers import jpeg, npy, png
 from gpuload.headers.jpeg import ORIENTATION
+from gpuload.kernels.images import decode_rgb
 from gpuload.packing.options import Encoding
 from gpuload.packing.points import find_points, with_points
 from gpuload.pictures import MAX_PIXELS, reason_of
@@ -225,22 +226,24 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
     stored = None
     if by_header:
         stored = _check_header(data, encoding)
-    elif encoding.encode == "keep" and not measured:
-        stored = _check_by_kernels(data, encoding)
+    elif encoding.encode == "keep":
+        stored = _check_by_kernels(data, measured, encoding)
     if stored is not None:
         return stored
     return _check_with_pillow(data, measured and not by_header, encoding)
 
 
-def _check_by_kernels(data: bytes, encoding: Encoding) -> StoredImage | None:
+def _check_by_kernels(
+    data: bytes, measured: bool, encoding: Encoding
+) -> StoredImage | None:
     """A plain image that kernels have read to its end, so that Pillow need not decode it as a check; None for others,
     and those in which anything is wrong."""
     if encoding.mode != "RGB" or encoding.page or encoding.conversion.changes_values:
         return None
     if data.startswith(jpeg.START):
-        return _check_jpeg(data, encoding)
+        return None if measured else _check_jpeg(data, encoding)
     if encoding.png == "points" and encoding.icc == "keep":
-        return _check_png(data, encoding)
+        return _check_png(data, measured, encoding)
     return None
 
 
@@ -258,13 +261,20 @@ def _check_jpeg(data: bytes, encoding: Encoding) -> StoredImage | None:
     return stored if _decodes(data, size) else None
 
 
-def _check_png(data: bytes, encoding: Encoding) -> StoredImage | None:
+def _check_png(data: bytes, measured: bool, encoding: Encoding) -> StoredImage | None:
     """A plain PNG that is given seek points, by the rules of libpng; else as `_check_by_kernels`."""
     stored = _check_header(data, encoding)
     if stored is None or stored.member != "png":
         return None
     pointed = _with_points(stored, encoding)
-    return pointed if pointed.kind == PNG_WITHOUT_POINTS else None
+    if pointed.kind != PNG_WITHOUT_POINTS:
+        return None
+    if not measured:
+        return pointed
+    pixels = decode_rgb(data, stored.height, stored.width)
+    if pixels is None:
+        return None
+    return replace(pointed, histogram=Image.fromarray(pixels).histogram())
 
 
 def _check_header(data: bytes, encoding: Encoding) -> StoredImage | None:

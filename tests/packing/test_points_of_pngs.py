@@ -133,6 +133,13 @@ def test_measured_images_and_those_of_another_size_have_points() -> None:
     assert measured.data == prepare_image(png(), encoding=POINTS).data
 
 
+@pytest.mark.parametrize("mode", ["RGB", "L", "P"])
+def test_measured_images_are_counted_as_without_points(mode: str) -> None:
+    """By kernels, where Pillow counts those without."""
+    data = encode(photo(2, WIDTH, HEIGHT).convert(mode), "PNG")
+    assert prepare_image(data, True, POINTS).histogram == prepare_image(data, True).histogram
+
+
 def test_a_png_with_a_fault_is_rejected() -> None:
     data = png()
     with pytest.raises(gpuload.DecodeError):
