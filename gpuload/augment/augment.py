@@ -335,11 +335,6 @@ class Augment:
         )
 
     @property
-    def flip_share(self) -> float:
-        """The probability of a horizontal flip, which follows from the crop where none is given."""
-        return self._geometry.flip if self.flip is None else self.flip
-
-    @property
     def form(self) -> Form:
         """What is the same for all its batches."""
         constants = self.normalize
@@ -423,7 +418,7 @@ class Augment:
             repeats,
         )
         drawn = self._draw_numbers(key, samples)
-        flip = self.flip_share
+        flip = geometry.flip if self.flip is None else self.flip
         reach = 1 if self.interpolation == "bilinear" else 2
         images = Images(
             samples,

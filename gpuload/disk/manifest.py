@@ -230,13 +230,17 @@ class Manifest:
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change when any stored sample or the stored order changes."""
         shards = [(shard.samples, shard.bytes, shard.sha256) for shard in self.shards]
-        content: list[Any] = [self.version, shards]
-        if self.version > 1:
-            content.append(self.pixels.mode)
+        content = [
+            self.version,
+            shards,
+            *([self.pixels.mode] if self.version > 1 else []),
+        ]
         packed = {field.name for field in self.fields}
-        for file in self.joined:
-            if any(field.name in packed for field in file.fields):
-                content.append(file.sha256)  # noqa: PERF401
+        content += [
+            file.sha256
+            for file in self.joined
+            if any(field.name in packed for field in file.fields)
+        ]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def write(self, folder: Path) -> None:
@@ -454,13 +458,13 @@ def dali_index_text(samples: Iterable[Sequence[Member]]) -> str:
 
     Names must not contain white space, at which DALI splits the lines.
     """
-    lines = []
-    for members in samples:
-        parts = [
+    lines = [
+        " ".join(
             f"{split_name(name)[1]} {offset} {size} {name}"
             for name, offset, size in members
-        ]
-        lines.append(" ".join(parts))
+        )
+        for members in samples
+    ]
     return "\n".join([f"{_DALI_VERSION} {len(lines)}", *lines]) + "\n"
 
 

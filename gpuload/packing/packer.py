@@ -367,6 +367,8 @@ def _begin(
         )
     try:
         source = prepare_source(source, output.scratch)
+        if options.engine == "ray":
+            source.share(output.scratch)
         state = state or plan_run(source, options, output)
     except OSError as error:
         # What is written lies in the output.

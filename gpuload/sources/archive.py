@@ -1,5 +1,7 @@
 """What all archives have in common: names without the folders that hold everything, from one list of members."""
 
+import shutil
+import weakref
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
@@ -18,12 +20,34 @@ class Archive(Files):
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.given = str(path)  # its name in messages
+        self.temporary: Path | None = None
 
     def __str__(self) -> str:
-        return str(self.path)
+        return self.given
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path}
+        return {
+            "path": self.path,
+            "given": self.given,
+            "temporary": self.temporary,
+        }
+
+    def own(self, folder: Path) -> None:
+        """Takes a temporary folder, in which what it reads lies, and removes it when nobody in this process uses the
+        archive any more."""
+        self.temporary = folder
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+
+    def move_to(self, folder: Path) -> None:
+        if self.temporary is None:
+            return
+        target = folder / "archive"
+        shutil.rmtree(target, ignore_errors=True)  # of a run that was interrupted
+        shutil.move(self.temporary, target)
+        if self.path.is_relative_to(self.temporary):
+            self.path = target / self.path.relative_to(self.temporary)
+        self.temporary = target
 
     def fault(self) -> str:
         return "" if self.path.exists() else "no such file"

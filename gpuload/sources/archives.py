@@ -1,15 +1,69 @@
-"""Archives that are neither zips nor plain tars, as containers of files."""
+"""Archives as containers of files: by their names, also at URLs."""
 
+import shutil
+import tempfile
 from pathlib import Path
 
-from gpuload.sources.files import Files
+from gpuload.errors import SourceError
+from gpuload.sources.archive import Archive
+from gpuload.sources.files import ARCHIVES, Files
 from gpuload.sources.tar_archive import is_plain_tar
+from gpuload.store.url import URL
 
 _SQUASHFS = (".squashfs", ".sqfs", ".sfs")
 _SEVEN_ZIP = ".7z"
 
 
-def open_archive(path: Path, is_container: bool) -> Files | None:
+def is_archive_at(url: URL) -> bool:
+    """Whether a URL names an archive, which is copied as a whole. A plain tar is a shard of WebDataset there."""
+    from gpuload.sources.stores.unpacked import is_compressed_tar
+
+    is_one = url.suffix.lower() in (*ARCHIVES, *_SQUASHFS, _SEVEN_ZIP)
+    return is_one or is_compressed_tar(url.name)
+
+
+def open_archive_at(url: URL, zip_encoding: str | None = None) -> Files:
+    """The files of an archive at a URL: it is copied into a temporary folder, which is removed at the end.
+
+    Raises:
+        SourceError: it is damaged, or a compressed shard of WebDataset. RemoteError: it cannot be read. OutputError:
+            the copy cannot be written. MissingPackageError: py7zr is not installed.
+    """
+    from gpuload.sources.remote import Copies  # asyncio
+
+    folder = Path(tempfile.mkdtemp(prefix="gpuload-archive-"))
+    try:
+        path = Copies(url, (url.suffix.lower(),)).fetch(folder)
+        archive = _opened(path, zip_encoding)
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, SourceError):  # which names the copy
+            text = str(error).replace(str(folder / "copies" / url.name), str(url))
+            raise SourceError(text) from None
+        raise
+    if archive is None:
+        shutil.rmtree(folder)
+        raise SourceError(
+            f"{url}: is a compressed shard of WebDataset. Copy it to a disk, and pack it there"
+        )
+    archive.given = str(url)
+    if archive.temporary is None:
+        archive.own(folder)
+    else:
+        shutil.rmtree(folder)  # it is unpacked elsewhere
+    return archive
+
+
+def _opened(path: Path, zip_encoding: str | None) -> Archive | None:
+    """The archive at a path; None for a compressed shard of WebDataset."""
+    if path.suffix.lower() in ARCHIVES:
+        from gpuload.sources.zip_archive import ZipArchive
+
+        return ZipArchive(path, zip_encoding)
+    return open_archive(path, True)
+
+
+def open_archive(path: Path, is_container: bool) -> Archive | None:
     """The files of an archive; None if this is none of those, or a compressed shard of WebDataset.
 
     Args:

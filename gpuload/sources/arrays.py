@@ -49,11 +49,13 @@ class ArraysSource(NamedArrays):
 
     Options = ArraysOptions
     options: ArraysOptions
+    suffixes = (".npz", ".npy")
 
     @classmethod
     def recognise(cls, files: Files) -> Sight | None:
-        is_array = files.suffix in (".npy", ".npz")
-        return Sight(CERTAIN, f"its name ends in {files.suffix}") if is_array else None
+        if files.suffix not in cls.suffixes:
+            return None
+        return Sight(CERTAIN, f"its name ends in {files.suffix}")
 
     @property
     def labels(self) -> Path | None:
@@ -140,11 +142,12 @@ class Hdf5Source(NamedArrays):
     """
 
     needs = ("h5py",)
+    suffixes = (".h5", ".hdf5", ".hdf", ".mat")
     needs_process = True
 
     @classmethod
     def recognise(cls, files: Files) -> Sight | None:
-        if files.suffix in (".h5", ".hdf5", ".hdf", ".mat"):
+        if files.suffix in cls.suffixes:
             return Sight(CERTAIN, f"its name ends in {files.suffix}")
         return None
 

@@ -9,7 +9,8 @@ from typing import Any
 from gpuload.errors import SourceError, some_of
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import NamedFiles, annotation_files
-from gpuload.sources.coco_document import CocoDocument, check_document, plain_document
+from gpuload.sources.coco_document import CocoDocument
+from gpuload.sources.coco_form import check_document, plain_document
 from gpuload.sources.drawn import NamedImages
 from gpuload.sources.files import (
     Files,

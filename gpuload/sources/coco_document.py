@@ -2,26 +2,21 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
-from gpuload.checks import as_items, as_text, number, several, shown, whole
 from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
-from gpuload.fields.instances import Outline, check_outline
+from gpuload.fields.instances import Outline
 from gpuload.sources.annotations import NamedFiles, with_boxes
+from gpuload.sources.coco_form import CROWD, Entry
 from gpuload.sources.files import Findings
 from gpuload.sources.listing import DRAWN_ON
 from gpuload.sources.panoptic import PanopticMasks
 from gpuload.sources.source import Names, Row
 from gpuload.types import WidthHeight
-
-Entry = dict[str, Any]
-_MOST_PX = 1 << 30
-_MOST_SEGMENTS = 1 << 24  # what three channels of a PNG can number
-_CROWD = {0: 0, 1: 1, "0": 0, "1": 1, None: 0}  # what `iscrowd` may be
 
 
 @dataclass(frozen=True)
@@ -66,21 +61,8 @@ class CocoDocument:
         self.names = [f"{place}{image['file_name']}" for image in self.images]
         every: list[Entry] = document["annotations"]
         self._entries: dict[Any, list[Entry]] = defaultdict(list)
-        if all("id" in entry for entry in every):
-            every = sorted(every, key=lambda entry: entry["id"])
         self._repeated = 0
-        for entry in every:
-            of_image = self._entries[entry["image_id"]]
-            if "id" in entry and of_image and entry == of_image[-1]:
-                self._repeated += 1  # as PyLabel 0.1 writes it
-            else:
-                of_image.append(entry)
-        if unknown := sorted(
-            map(str, set(self._entries) - {image["id"] for image in self.images})
-        ):
-            raise SourceError(
-                f"{title}: annotates images that it does not list: numbers {some_of(unknown)}"
-            )
+        self._add_entries(every)
         self.is_empty = not every
         self._names_of = self._categories(document.get("categories") or [])
         self.category_ids = tuple(sorted(self._names_of))
@@ -94,13 +76,30 @@ class CocoDocument:
         self._points = self._point_names(document, instances)
         self.contents = Contents(
             captions=any("caption" in entry for entry in every),
-            masks=any(
-                "bbox" in entry and entry.keys() & {"segmentation", "area"}
-                for entry in every
-            ),
+            masks=any(map(_has_mask, every)),
             points=self._count_points(instances),
             most_classes=self._most_classes(),
         )
+
+    def _add_entries(self, every: Sequence[Entry]) -> None:
+        """Notes the annotations of each image, in the order of their ids, but one that stands twice.
+
+        Raises:
+            SourceError: an image is not listed.
+        """
+        if all("id" in entry for entry in every):
+            every = sorted(every, key=lambda entry: entry["id"])
+        for entry in every:
+            of_image = self._entries[entry["image_id"]]
+            if "id" in entry and of_image and entry == of_image[-1]:
+                self._repeated += 1  # as PyLabel 0.1 writes it
+            else:
+                of_image.append(entry)
+        listed = {image["id"] for image in self.images}
+        if unknown := sorted(map(str, self._entries.keys() - listed)):
+            raise SourceError(
+                f"{self.title}: annotates images that it does not list: numbers {some_of(unknown)}"
+            )
 
     @property
     def classes(self) -> dict[str, Names]:
@@ -310,25 +309,32 @@ class CocoDocument:
             numbers = self._classes_in(entries)
             is_single = self.contents.most_classes == 1
             fields[self._field_of_classes] = numbers[0] if is_single else numbers
-            return fields | {"image_id": json.dumps(of_image)}
+        else:
+            fields |= self._instances(entries)
+        fields["image_id"] = json.dumps(of_image)
+        return fields
+
+    def _instances(self, entries: Sequence[Entry]) -> Row:
+        """The fields of boxes; with masks, those of crowds, too, though `labels` lists no class of a crowd alone."""
         instances = [entry for entry in entries if _is_instance(entry)]
-        fields |= with_boxes(*self._boxes(instances))
+        fields = with_boxes(*self._boxes(instances))
         if self.contents.masks:
-            every = [entry for entry in entries if "bbox" in entry]
-            fields["boxes"], fields["boxes_class"] = self._boxes(every)
+            instances = [entry for entry in entries if "bbox" in entry]
+            corners, classes = self._boxes(instances)
+            fields["boxes"] = corners
+            fields["boxes_class"] = classes
             fields["boxes_area"] = [
                 entry.get("area", entry["bbox"][2] * entry["bbox"][3])
-                for entry in every
+                for entry in instances
             ]
-            fields["boxes_crowd"] = [_CROWD[entry.get("iscrowd")] for entry in every]
-            fields["boxes_masks"] = [entry.get("segmentation") or [] for entry in every]
-            instances = every
+            crowds = [CROWD[entry.get("iscrowd")] for entry in instances]
+            fields["boxes_crowd"] = crowds
+            outlines = [entry.get("segmentation") or [] for entry in instances]
+            fields["boxes_masks"] = outlines
         if self.contents.points:
             unlabelled = [0] * (3 * self.contents.points)
-            fields["keypoints"] = [
-                entry.get("keypoints") or unlabelled for entry in instances
-            ]
-        fields["image_id"] = json.dumps(of_image)
+            points = [entry.get("keypoints") or unlabelled for entry in instances]
+            fields["keypoints"] = points
         return fields
 
     def _boxes(self, entries: Sequence[Entry]) -> tuple[list[Any], list[int]]:
@@ -341,157 +347,8 @@ class CocoDocument:
 
 
 def _is_instance(entry: Entry) -> bool:
-    return "bbox" in entry and not _CROWD[entry.get("iscrowd")]
+    return "bbox" in entry and not CROWD[entry.get("iscrowd")]
 
 
-def _id(value: Any) -> None:
-    if (
-        not isinstance(value, int | str)
-        or isinstance(value, bool)
-        or len(str(value)) > 80
-    ):
-        raise ValueError
-
-
-def _category_id(value: Any) -> None:
-    _id(value)
-    int(value)  # other tools write numbers as texts
-
-
-def _text(value: Any) -> None:
-    as_text(value).encode()  # fails for half of a surrogate pair
-
-
-def _name(value: Any) -> None:
-    (_id if isinstance(value, int) else _text)(value)
-
-
-def _side(value: Any) -> None:
-    """Of an image; tools write null or 0 where they do not know it."""
-    if value is not None and not (
-        float(value).is_integer() and 0 <= float(value) <= _MOST_PX
-    ):
-        raise ValueError
-
-
-def _crowd(value: Any) -> None:
-    _CROWD[value]
-
-
-# For the keys of each list's entries, what raises an error for a wrong value, and the keys that must be there.
-_CHECKS: dict[str, dict[str, Callable[[Any], object]]] = {
-    "images": {"id": _id, "file_name": _text, "width": _side, "height": _side},
-    "annotations": {
-        "id": _id,
-        "image_id": _id,
-        "caption": _text,
-        "bbox": several(number(-1e12, 1e12, ""), "", count=4).read,
-        "category_id": _category_id,
-        "iscrowd": _crowd,
-        "keypoints": lambda value: as_items(value or ()),
-        "area": number(-1e24, 1e24, "").read,
-        "segmentation": lambda value: check_outline(value or []),
-        "segment": whole(0, _MOST_SEGMENTS).read,
-        "png": _text,
-    },
-    "categories": {
-        "id": _category_id,
-        "name": _name,
-        "keypoints": lambda value: list(map(_text, as_items(value or ()))),
-    },
-}
-_NEEDED = {
-    "images": ("id", "file_name"),
-    "annotations": ("image_id",),
-    "categories": ("id", "name"),
-}
-
-
-def plain_document(document: Any) -> Any:
-    """COCO's form of what is nearly COCO: LVIS names images by URL, and panoptic annotations hold several segments."""
-    if not isinstance(document, dict):
-        return document
-    images = document.get("images")
-    if isinstance(images, list):
-        images = [
-            {**entry, "file_name": "/".join(entry["coco_url"].split("/")[-2:])}
-            if _is_named_by_url(entry)
-            else entry
-            for entry in images
-        ]
-    annotations = document.get("annotations")
-    if isinstance(annotations, list):
-        annotations = [
-            segment
-            for entry in annotations
-            for segment in (_segments(entry) if _is_panoptic(entry) else [entry])
-        ]
-    return {**document, "images": images, "annotations": annotations}
-
-
-def _is_named_by_url(entry: Any) -> bool:
-    if not isinstance(entry, dict) or "file_name" in entry:
-        return False
-    return isinstance(entry.get("coco_url"), str)
-
-
-def _is_panoptic(entry: Any) -> bool:
-    return isinstance(entry, dict) and isinstance(entry.get("segments_info"), list)
-
-
-def _segments(entry: Entry) -> list[Any]:
-    """The segments of an image as instances; their numbers repeat in other images."""
-    picture = {"image_id": entry.get("image_id"), "png": entry.get("file_name")}
-    instances = list[Any]()
-    for segment in entry["segments_info"]:
-        instance = segment
-        if isinstance(segment, dict):
-            instance = {**segment, **picture, "segment": segment.get("id")}
-            instance.pop("id", None)
-        instances.append(instance)
-    return instances
-
-
-def _check_contents(annotations: Sequence[Entry], has_categories: bool) -> None:
-    """Raises ValueError if an annotation is neither a caption nor an instance; where none has a box or an outline, it
-    may be the class of its image."""
-    keys = set[str]().union(*annotations)
-    alone = {"caption"}
-    if not keys & {"bbox", "segmentation", "keypoints", "caption"} and has_categories:
-        alone = {"category_id"}
-    of_box = {"category_id"} if has_categories else set[str]()
-    if not all(
-        (of_box if "bbox" in entry else alone) <= set(entry) for entry in annotations
-    ):
-        raise ValueError(
-            "an annotation has neither a caption nor a bbox with a category_id"
-        )
-
-
-def check_document(document: Any) -> None:
-    """Raises ValueError if the document is not COCO's; called before any of its values is used as a key."""
-    if (
-        not isinstance(document, dict)
-        or not document.get("images")
-        or not isinstance(document.get("annotations"), list)
-    ):
-        raise ValueError("it lists no images or no annotations")
-    for name, checks in _CHECKS.items():
-        entries = document.get(name) or []
-        if not isinstance(entries, list) or not all(
-            isinstance(entry, dict) for entry in entries
-        ):
-            raise ValueError(f"its {name} are not a list of objects")
-        for entry in entries:
-            for key in (key for key in checks if key in entry or key in _NEEDED[name]):
-                try:
-                    checks[key](entry.get(key))
-                except (TypeError, ValueError, OverflowError, KeyError):
-                    raise ValueError(
-                        f"an entry of its {name} has the {key} {shown(entry.get(key))}"
-                    ) from None
-        if len({type(entry["id"]) for entry in entries if "id" in entry}) > 1:
-            raise ValueError(f"ids of its {name} are numbers and texts")
-    _check_contents(document["annotations"], bool(document.get("categories")))
-    if len({entry["id"] for entry in document["images"]}) < len(document["images"]):
-        raise ValueError("it lists two images with one id")
+def _has_mask(entry: Entry) -> bool:
+    return "bbox" in entry and bool(entry.keys() & {"segmentation", "area"})

@@ -14,7 +14,7 @@ from gpuload.fields.registry import KINDS
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.files import Findings
 from gpuload.sources.listing import COLUMNS, SPLIT, split_called
-from gpuload.sources.objects import Objects, class_key
+from gpuload.sources.objects import ObjectColumn, class_key
 from gpuload.sources.source import Names, Row, Source
 
 OBJECTS = "objects"  # the role of Hugging Face's column of boxes and classes
@@ -270,7 +270,7 @@ class Table(NamedTuple):
         roles: Mapping[str, Names],
         columns: Mapping[str, Names],
         findings: Findings,
-    ) -> dict[str, Objects]:
+    ) -> dict[str, ObjectColumn]:
         """The column of objects, if there is one: by its role, or one of boxes whose values are such."""
         is_of_boxes = "boxes" in columns
         if findings.images_alone or not (
@@ -282,7 +282,9 @@ class Table(NamedTuple):
             findings.classes |= {"boxes": names, "labels": names}
         is_named = is_of_boxes or OBJECTS in columns
         return {
-            column: Objects(title, column, findings, is_of_boxes, is_named, bool(names))
+            column: ObjectColumn(
+                title, column, findings, is_of_boxes, is_named, bool(names)
+            )
         }
 
     def _picture(self, role: str, value: Any) -> dict[str, Any]:

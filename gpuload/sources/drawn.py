@@ -13,19 +13,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import unquote
 
+from gpuload.checks import shown
 from gpuload.counted import counted
 from gpuload.errors import DecodeError, RemoteError, SourceError, some_of
 from gpuload.formats import Conversion, image_extensions, open_file
 from gpuload.headers.jpeg import upright_size
 from gpuload.pictures import reason_of
-from gpuload.sources.files import Files, Findings, Ref
+from gpuload.sources.files import Files, Findings, Ref, is_text
 from gpuload.sources.listing import (
     DRAWN_ON,
     SPLIT,
     split_called,
     splits_of_words,
 )
-from gpuload.sources.shapes import Runs, Shape, area_of, of_runs, scaled
+from gpuload.sources.shapes import Runs, Shape, area_of, in_pixels
 from gpuload.sources.source import (
     CONTENT,
     FilesSource,
@@ -37,6 +38,7 @@ from gpuload.sources.source import (
 from gpuload.sources.survey import kind_of_file, survey
 from gpuload.types import WidthHeight
 
+_MOST_PX = 1 << 30
 _UPLOAD = re.compile(r"[0-9a-f]{8}-")  # before a name, by Label Studio
 
 
@@ -65,6 +67,23 @@ class Drawing(NamedTuple):
     labels: Names = ()
     split: str = ""
     in_shares: bool = False
+
+    def check(self) -> None:
+        """Raises ValueError or TypeError as `Shape.check`."""
+        for label in self.labels:
+            if not isinstance(label, str) or not is_text(label):
+                raise ValueError(f"the class {shown(label)}")
+        if not all(0 <= side <= _MOST_PX for side in self.size):
+            raise ValueError(f"the size {shown(self.size)}")
+        for shape in self.shapes:
+            shape.check()
+
+    @property
+    def needs_size(self) -> bool:
+        """Whether its shapes mean nothing without the size of the image."""
+        if self.in_shares:
+            return bool(self.shapes)
+        return any(isinstance(shape.outline, Runs) for shape in self.shapes)
 
 
 @dataclass(frozen=True)
@@ -117,32 +136,65 @@ class DrawnSource(FilesSource):
     def rows(self, findings: Findings) -> Iterator[Row]:
         images = NamedImages(self.files, findings)
         findings.notes.clear()  # of that walk; images are walked again below
-        drawings = list(self.drawings(findings))
+        drawings = [
+            drawing
+            for drawing in self.drawings(findings)
+            if self._is_right(drawing, findings)
+        ]
         refs = images.find_all(self.title, [drawing.image for drawing in drawings])
         drawings, refs = self._with_negatives(drawings, refs, images, findings)
         samples = Samples(drawings, findings)
         split_of = self._splits(drawings, findings)
-        by_words = dict[str, str]()
-        if self.options.own_splits and not split_of:
-            by_words = splits_of_words([image.name for image in refs])
-            if by_words:
-                findings.origin = "by words in the names of its folders"
+        by_words = {} if split_of else self._splits_by_words(refs, findings)
         for drawing, image in zip(drawings, refs, strict=True):
-            size = drawing.size
-            needs_size = drawing.in_shares or any(
-                isinstance(shape.outline, Runs) for shape in drawing.shapes
-            )
-            if needs_size and drawing.shapes and 0 in size:
-                size = read_size(self.files, image, findings)
-                if 0 in size:
-                    continue
-            try:
-                row = samples.row(image, drawing, size)
-            except ValueError as error:
-                findings.reject(image.name, str(error))
+            row = self._row(samples, drawing, image, findings)
+            if row is None:
                 continue
             split = split_of.get(drawing.split) or by_words.get(image.name)
             yield {**row, SPLIT: split} if split else row
+
+    def _is_right(self, drawing: Drawing, findings: Findings) -> bool:
+        """Whether the values of a drawing are what they should be; else its image is left out.
+
+        Raises:
+            SourceError: the name of the image is no text.
+        """
+        if not isinstance(drawing.image, str):
+            raise SourceError(
+                f"{self.title}: calls an image {shown(drawing.image)}, which is no name. Correct it, or leave it out"
+            )
+        try:
+            drawing.check()
+        except (ValueError, TypeError, OverflowError, KeyError) as error:
+            findings.reject(drawing.image, f"its annotations hold {error}")
+            return False
+        return True
+
+    def _splits_by_words(
+        self, images: Sequence[Ref], findings: Findings
+    ) -> dict[str, str]:
+        """The split of each image by the words in its path; {} where these divide nothing."""
+        if not self.options.own_splits:
+            return {}
+        splits = splits_of_words([image.name for image in images])
+        if splits:
+            findings.origin = "by words in the names of its folders"
+        return splits
+
+    def _row(
+        self, samples: "Samples", drawing: Drawing, image: Ref, findings: Findings
+    ) -> Row | None:
+        """A sample; None if its image is left out, with the reason."""
+        size = drawing.size
+        if drawing.needs_size and 0 in size:
+            size = read_size(self.files, image, findings)
+            if 0 in size:
+                return None
+        try:
+            return samples.row(image, drawing, size)
+        except ValueError as error:
+            findings.reject(image.name, str(error))
+            return None
 
     def _with_negatives(
         self,
@@ -253,19 +305,19 @@ class Samples:
         numbered: Names | None = None,
     ) -> None:
         shapes = [shape for drawing in drawings for shape in drawing.shapes]
-        self._has_boxes = bool(shapes) or not any(one.labels for one in drawings)
+        labels = [label for drawing in drawings for label in drawing.labels]
+        self._has_boxes = bool(shapes) or not labels
         self._has_masks = any(len(shape.outline) or shape.crowd for shape in shapes)
-        counts = {len(shape.points) for shape in shapes if shape.points}
-        if len(counts) > 1:
-            raise SourceError(
-                f"its objects have {some_of(sorted(counts))} numbers of keypoints. Give all of them the same points"
-            )
-        self._points = max(counts, default=0)
+        self._points = _numbers_of_points(shapes)
         if self._points:
             findings.instances_of = {"keypoints": "boxes"}
-        self._is_single = all(len(one.labels) == 1 for one in drawings)
+        self._is_single = all(len(drawing.labels) == 1 for drawing in drawings)
         names = findings.classes.pop("boxes", ()) if numbered is None else numbered
-        used = {label for one in drawings for label in one.labels}
+        if wrong := [name for name in names if not isinstance(name, str)]:
+            raise SourceError(
+                f"its classes are called {some_of([*map(shown, wrong)])}, which are no names"
+            )
+        used = set(labels)
         if self._has_boxes:
             used = {shape.label for shape in shapes if isinstance(shape.label, str)}
         self._names = (*names, *sorted(used - set(names)))
@@ -274,6 +326,10 @@ class Samples:
             fields = ("boxes", "labels") if self._has_boxes else ("label", "labels")
             findings.classes |= dict.fromkeys(fields, self._names)
         findings.draws = self._has_boxes
+        if self._has_boxes and labels:
+            findings.notes.append(
+                f"classes of whole images are left out beside those of boxes: {some_of(sorted(set(labels)))}"
+            )
 
     def row(self, image: Ref, drawing: Drawing, size: WidthHeight) -> Row:
         """A sample. size: of the image that was drawn on."""
@@ -282,13 +338,7 @@ class Samples:
             if self._is_single:
                 return {"image": image, "label": numbers[0]}
             return {"image": image, "labels": sorted(set(numbers))}
-        shapes = list(drawing.shapes)
-        if drawing.in_shares:
-            shapes = [scaled(shape, *size) for shape in shapes]
-        shapes = [
-            of_runs(shape, *size) if isinstance(shape.outline, Runs) else shape
-            for shape in shapes
-        ]
+        shapes = [in_pixels(shape, size, drawing.in_shares) for shape in drawing.shapes]
         classes = [
             shape.label if isinstance(shape.label, int) else self._number[shape.label]
             for shape in shapes
@@ -311,6 +361,20 @@ class Samples:
             none = [0.0] * self._points
             row["keypoints"] = [list(shape.points) or none for shape in shapes]
         return row
+
+
+def _numbers_of_points(shapes: Sequence[Shape]) -> int:
+    """How many numbers the keypoints of each shape have; 0 without any.
+
+    Raises:
+        SourceError: they have different ones.
+    """
+    counts = {len(shape.points) for shape in shapes if shape.points}
+    if len(counts) > 1:
+        raise SourceError(
+            f"its objects have {some_of(sorted(counts))} numbers of keypoints. Give all of them the same points"
+        )
+    return max(counts, default=0)
 
 
 class NamedImages:

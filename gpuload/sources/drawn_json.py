@@ -13,6 +13,7 @@ from PIL import Image
 from gpuload.errors import SourceError, some_of
 from gpuload.fields.instances import box_of_runs
 from gpuload.machine.untrusted import parse_json
+from gpuload.pictures import reason_of
 from gpuload.sources.annotations import read_or_reject
 from gpuload.sources.drawn import (
     FORM_ERRORS,
@@ -27,13 +28,14 @@ from gpuload.sources.files import Findings, Ref
 from gpuload.sources.listing import words_of_splits
 from gpuload.sources.shapes import (
     Shape,
+    blank_mask,
     box_of,
     ellipse,
     keypoints_of,
     polygon,
     turned_box,
 )
-from gpuload.types import WidthHeight
+from gpuload.types import Array, WidthHeight
 
 Entry = Mapping[str, Any]
 
@@ -89,14 +91,26 @@ def _labelme_shape(entry: Entry, size: WidthHeight) -> Shape | None:
         return ellipse(label, (center[0], center[1]), (radius, radius))
     if kind == "mask":
         (left, top), (right, bottom) = points
-        part = Image.open(io.BytesIO(base64.b64decode(entry["mask"])))
-        mask = np.zeros(size[::-1], np.uint8)
-        pixels = np.asarray(part.convert("L")) > 0
+        mask = blank_mask(size[1], size[0])
+        pixels = _pixels_in(base64.b64decode(entry["mask"]))
         x = round(left)
         y = round(top)
         mask[y : y + pixels.shape[0], x : x + pixels.shape[1]] = pixels
         return Shape(label, (left, top, right + 1, bottom + 1), mask)
     return None
+
+
+def _pixels_in(png: bytes) -> Array:
+    """Whether each pixel of a part of a mask belongs to the object.
+
+    Raises:
+        ValueError: it is no image.
+    """
+    try:
+        with Image.open(io.BytesIO(png)) as part:
+            return np.asarray(part.convert("L")) > 0
+    except Exception as error:  # Pillow's parsers may raise anything
+        raise ValueError(f"its mask cannot be read: {reason_of(error)}") from None
 
 
 class ViaSource(DocumentSource):

@@ -40,7 +40,7 @@ _DESCRIPTIONS = "class-descriptions"  # begins the name of Open Images' table of
 
 
 @dataclass(frozen=True)
-class TableOptions(AttributeOptions):
+class BoxTableOptions(AttributeOptions):
     """The options of a table with a row for each object.
 
     Args:
@@ -52,7 +52,7 @@ class TableOptions(AttributeOptions):
     order: str = "columns"
 
 
-class _Layout(NamedTuple):
+class _BoxColumns(NamedTuple):
     """The columns of a table: names in lower case, "" for one that it lacks.
 
     box: of x0 y0 x1 y1, or of x y width height if `is_sized`, or one with all four.
@@ -77,8 +77,8 @@ class BoxTableSource(DrawnSource):
 
     kind = "boxes"
     uses = ("boxes",)
-    Options = TableOptions
-    options: TableOptions
+    Options = BoxTableOptions
+    options: BoxTableOptions
 
     @property
     def title(self) -> str:
@@ -157,7 +157,7 @@ class BoxTableSource(DrawnSource):
                 name, shapes, sizes[image], split=is_split, in_shares=in_shares
             )
 
-    def _shape(self, row: Cells, label: str, layout: _Layout) -> Shape | None:
+    def _shape(self, row: Cells, label: str, layout: _BoxColumns) -> Shape | None:
         """The object of a row; None where it has none."""
         if layout.runs:
             runs = [int(word) for word in row[layout.runs].split()]
@@ -198,7 +198,7 @@ def _flags(rows: Sequence[Cells], place: str) -> Iterator[Drawing]:
         yield Drawing(f"{place}/{image[1]}".lstrip("/"), labels=labels)
 
 
-def _layout_of(columns: Sequence[str]) -> _Layout:
+def _layout_of(columns: Sequence[str]) -> _BoxColumns:
     """Raises ValueError if no column names images."""
     image = next((name for name in _IMAGES if name in columns), "")
     if not image:
@@ -213,10 +213,10 @@ def _layout_of(columns: Sequence[str]) -> _Layout:
             is_sized = sized
     runs = next((name for name in RUN_COLUMNS if name in columns), "")
     split = next((name for name in (SPLIT, "subset") if name in columns), "")
-    return _Layout(image, label, number, box, is_sized, runs, split)
+    return _BoxColumns(image, label, number, box, is_sized, runs, split)
 
 
-def _named(row: Cells, layout: _Layout) -> tuple[str, str]:
+def _named(row: Cells, layout: _BoxColumns) -> tuple[str, str]:
     """The image and the class of a row; Kaggle joins both in one cell."""
     image = row[layout.image].strip()
     label = row.get(layout.label, "object").strip()
@@ -225,7 +225,7 @@ def _named(row: Cells, layout: _Layout) -> tuple[str, str]:
     return image, label
 
 
-def _numbered(rows: Sequence[Cells], layout: _Layout) -> tuple[str, ...]:
+def _numbered(rows: Sequence[Cells], layout: _BoxColumns) -> tuple[str, ...]:
     """The names of classes by their numbers in the table, if these start at 0 without a gap; else ()."""
     numbers = dict[int, str]()
     for row in rows:
@@ -240,7 +240,7 @@ def _numbered(rows: Sequence[Cells], layout: _Layout) -> tuple[str, ...]:
     return tuple(name for _, name in sorted(numbers.items()))
 
 
-def _size_in(row: Cells, layout: _Layout) -> WidthHeight:
+def _size_in(row: Cells, layout: _BoxColumns) -> WidthHeight:
     """The size of the image that a row tells; (0, 0) if it tells none."""
     if layout.is_sized and "width" in layout.box:
         return 0, 0

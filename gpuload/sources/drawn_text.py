@@ -14,7 +14,14 @@ from gpuload.sources.annotations import parse_xml, read_or_reject, text_in
 from gpuload.sources.drawn import FORM_ERRORS, Drawing, DrawnSource, add_classes, tell
 from gpuload.sources.files import Findings, Ref, readable
 from gpuload.sources.listing import split_called
-from gpuload.sources.shapes import Shape, box_of, ellipse, polygon, turned_box
+from gpuload.sources.shapes import (
+    Shape,
+    blank_mask,
+    box_of,
+    ellipse,
+    polygon,
+    turned_box,
+)
 from gpuload.sources.survey import DOTA_HEADS
 from gpuload.types import Array
 
@@ -337,8 +344,11 @@ def _cvat_shape(
             int(float(values[side])) for side in ("left", "top", "width", "height")
         ]
         left, top, width, height = sides
-        mask = np.zeros(height_width, np.uint8)
-        part = unpacked_runs([int(run) for run in values["rle"].split(",")])
+        mask = blank_mask(*height_width)
+        runs = [int(run) for run in values["rle"].split(",")]
+        if sum(runs) != width * height or width * height > mask.size:
+            raise ValueError(f"runs of {sum(runs)} pixels for {width} x {height}")
+        part = unpacked_runs(runs)
         mask[top : top + height, left : left + width] = part.reshape(height, width)
         return box_of(label, left, top, width, height)._replace(outline=mask)
     return None

@@ -254,6 +254,9 @@ class Files(ABC):
     def leave_out(self, folder: str | Path) -> None:  # noqa: B027 -- for containers in which it could lie
         """Skips the output folder from now on, by whatever name it appears."""
 
+    def move_to(self, folder: Path) -> None:  # noqa: B027 -- most are where all machines find them
+        """Moves what lies in a temporary folder of this machine into another folder, which others share."""
+
     def folders(self, below: str = "") -> list[str]:
         """The folders directly in a folder, sorted, empty ones too."""
         return sorted(
@@ -422,7 +425,12 @@ class Folder(Files):
             name = os.path.relpath(os.path.normpath(os.path.join(whole, name)), whole)
             if name.split("/")[0] == "..":
                 raise PermissionError(errno.EPERM, "leads out of the folder", name)
-        status = os.stat(os.path.join(self.path, name))
+        try:
+            status = os.stat(os.path.join(self.path, name))
+        except ValueError:  # a zero, or half of a surrogate pair
+            raise FileNotFoundError(
+                errno.ENOENT, "is no name of a file", name
+            ) from None
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(errno.ENOENT, "is not a regular file", name)
         return Ref(name, status.st_size, name)

@@ -71,54 +71,61 @@ class FolderSource(FilesSource):
         return Sight(FALLBACK, "a folder, taken as one of class folders")
 
     def rows(self, findings: Findings) -> Iterator[Row]:
-        splits = (
-            splits_called(self.title, "its folders", self.files.folders())
-            if self.options.own_splits
-            else {}
-        )
-        every = sorted(
-            {name for place in splits or ("",) for name in self.files.folders(place)}
-        )
-        classes = [
-            name for name in every if self.options.named or name not in _NO_LABEL
-        ]
-        if wrong := [printable(name) for name in classes if not is_text(name)]:
-            raise SourceError(
-                f"{self.title}: the class folder {wrong[0]!r} has a name that is not UTF-8. Rename it"
-            )
+        splits = dict[str, str]()
+        if self.options.own_splits:
+            splits = splits_called(self.title, "its folders", self.files.folders())
+        classes = self._classes(splits)
         findings.classes["label"] = tuple(classes)
         findings.strict = True if splits else None
         numbers = {name: number for number, name in enumerate(classes)}
-        depth = 1 if splits else 0
-        placed: dict[
-            tuple[str, ...], None
-        ] = {}  # the folders of images, from the split ("" without) on
+        extensions = set(image_extensions())
+        if self.options.as_stored:
+            extensions.add("npy")
+        # The folders of images, from the split ("" without) on.
+        placed = dict[tuple[str, ...], None]()
         companions = _Companions()
-        for image in self.files.walk(
-            image_extensions() | ({"npy"} if self.options.as_stored else set()),
-            findings,
-        ):
+        for image in self.files.walk(extensions, findings):
             companions.add(image.name)
             folders = tuple(image.name.split("/")[:-1])
             if splits and folders and folders[0] not in splits:
                 raise ambiguous(self.title, sorted(splits), repr(folders[0]))
-            if len(folders) <= depth:
+            if not splits:
+                folders = ("", *folders)
+            if len(folders) < 2:
                 findings.reject(image.name, "lies in no class folder")
-            elif folders[depth] not in numbers:
-                what = f"lies in {folders[depth]!r}, where Datumaro and FiftyOne put images without a class"
-                findings.reject(image.name, f"{what}; --from folder takes it as one")
+            elif folders[1] not in numbers:
+                lies = f"lies in {folders[1]!r}, where Datumaro and FiftyOne put images without a class"
+                findings.reject(image.name, f"{lies}; --from folder takes it as one")
             else:
-                placed[folders if splits else ("", *folders)] = None
-                yield {"image": image, "label": numbers[folders[depth]]}
-        unlikely = [name for _, name, *_ in placed if name.lower() in _NO_CLASSES]
-        if unlikely and not self.options.named:
-            what = f"the folder {unlikely[0]!r} does not look like a class"
-            raise SourceError(
-                f"{self.title}: {what}. If it is one, give --from folder; else {_OTHERWISE}"
-            )
+                placed[folders] = None
+                yield {"image": image, "label": numbers[folders[1]]}
+        self._refuse_unlikely([name for _, name, *_ in placed])
         if companions.are_usual and not self.options.named:
             raise SourceError(f"{self.title}: {companions.in_words}")
         findings.notes += self._notes(classes, list(placed), splits)
+
+    def _classes(self, splits: dict[str, str]) -> list[str]:
+        """The names of the class folders, sorted."""
+        every = {
+            name for place in splits or ("",) for name in self.files.folders(place)
+        }
+        if not self.options.named:
+            every -= set(_NO_LABEL)
+        classes = sorted(every)
+        if wrong := [printable(name) for name in classes if not is_text(name)]:
+            raise SourceError(
+                f"{self.title}: the class folder {wrong[0]!r} has a name that is not UTF-8. Rename it"
+            )
+        return classes
+
+    def _refuse_unlikely(self, names: list[str]) -> None:
+        """Raises SourceError if a folder with images is one that data sets have for all of theirs."""
+        unlikely = [name for name in names if name.lower() in _NO_CLASSES]
+        if unlikely and not self.options.named:
+            raise SourceError(
+                f"{self.title}: the folder {unlikely[0]!r} does not look like a class. If it is one, give --from "
+                f"folder; else {_OTHERWISE}"
+            )
 
     def _notes(
         self, classes: list[str], placed: list[tuple[str, ...]], splits: dict[str, str]
@@ -154,6 +161,17 @@ class FolderSource(FilesSource):
                 f"{folders} below those of classes: the class of images in {such!r} is {nested[0][1]!r}"
             )
         return notes
+
+
+def _has_all(sample: dict[str, Ref], extensions: list[str], findings: Findings) -> bool:
+    """Whether an image has all files that most have; else it is left out."""
+    lacking = [end for end in extensions if end not in sample]
+    if lacking:
+        findings.reject(
+            sample["image"].name,
+            f"has no .{lacking[0]} beside it, though most images do",
+        )
+    return not lacking
 
 
 class _Companions:
@@ -236,64 +254,56 @@ class SidecarSource(FilesSource):
     uses = ("text", "json beside")
 
     def rows(self, findings: Findings) -> Iterator[Row]:
-        stems = by_stem(self.files, tuple(_FIELDS), findings)
-        for found in stems.values():
-            if "image" not in found and "png" in found:
-                found["image"] = found.pop("png")
-        samples = [found for _, found in sorted(stems.items()) if "image" in found]
-        counts = Counter(extension for found in samples for extension in found)
-        wanted = [
-            extension for extension in _FIELDS if counts[extension] * 2 > len(samples)
-        ]
+        samples = self._samples(findings)
+        counts = Counter(extension for sample in samples for extension in sample)
+        wanted = [end for end in _FIELDS if counts[end] * 2 > len(samples)]
         if samples and not wanted:
-            what = f"most of its {counted(len(samples), 'image')} have no .txt, .json or .png beside them"
-            raise SourceError(f"{self.title}: {what}. Leave out --from sidecar")
-        if left := Counter(
-            {
-                f".{end}": counts[end]
-                for end in _FIELDS
-                if counts[end] and end not in wanted
-            }
-        ):
-            findings.notes.append(
-                f"passed over {by_count(left)}, which most images do not have"
+            images = counted(len(samples), "image")
+            raise SourceError(
+                f"{self.title}: most of its {images} have no .txt, .json or .png beside them. Leave out --from sidecar"
             )
-        whole = []
-        for found in samples:
-            if lacking := [extension for extension in wanted if extension not in found]:
-                findings.reject(
-                    found["image"].name,
-                    f"has no .{lacking[0]} beside it, though most images do",
-                )
-            else:
-                whole.append(found)
+        rare = [end for end in _FIELDS if counts[end] and end not in wanted]
+        if rare:
+            files = by_count(Counter({f".{end}": counts[end] for end in rare}))
+            findings.notes.append(f"passed over {files}, which most images do not have")
+        complete = [sample for sample in samples if _has_all(sample, wanted, findings)]
         findings.kinds["json"] = "json"
         findings.strict = True
-        columns = {_FIELDS[end]: self._values(whole, end, findings) for end in wanted}
-        for number, found in enumerate(whole):
+        columns = {
+            _FIELDS[end]: self._values(complete, end, findings) for end in wanted
+        }
+        for number, sample in enumerate(complete):
             fields = {name: column[number] for name, column in columns.items()}
             if None not in fields.values():
-                yield {"image": found["image"], **fields}
+                yield {"image": sample["image"], **fields}
+
+    def _samples(self, findings: Findings) -> list[dict[str, Ref]]:
+        """The files of each image by their extensions, the image as "image"."""
+        stems = by_stem(self.files, tuple(_FIELDS), findings)
+        for sample in stems.values():
+            if "image" not in sample and "png" in sample:
+                sample["image"] = sample.pop("png")
+        return [sample for _, sample in sorted(stems.items()) if "image" in sample]
 
     def _values(
         self, samples: list[dict[str, Ref]], extension: str, findings: Findings
     ) -> list[Any]:
         """The values of all samples; None where one is damaged."""
         if extension == "png":
-            return [found["png"] for found in samples]
+            return [sample["png"] for sample in samples]
         is_json = extension == "json"
         read = self._json if is_json else self._caption
         form = "a JSON document" if is_json else "a text in UTF-8"
         texts = [
             read_or_reject(
-                lambda: read(found[extension]),  # noqa: B023
-                found["image"],
-                found[extension],
+                lambda: read(sample[extension]),  # noqa: B023
+                sample["image"],
+                sample[extension],
                 form,
                 findings,
                 ValueError,
             )
-            for found in samples
+            for sample in samples
         ]
         readable = [text for text in texts if text is not None]
         if extension == "txt" and are_boxes(readable):

@@ -1,6 +1,7 @@
 """Arrays by their names, each with a row for every sample: what the sources of such files have in common."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -11,11 +12,13 @@ from gpuload.fields.pictures import PictureKind
 from gpuload.formats import as_levels
 from gpuload.sources.columns import USUAL, check_columns, predicted
 from gpuload.sources.files import Findings
+from gpuload.sources.listing import SPLIT, split_called, words_of_splits
 from gpuload.sources.source import ColumnOptions, Names, Source, SourceOptions
 
 _CHUNK_BYTES = 32 << 20
 _ENCODED_BYTES = 1 << 20  # assumed for an encoded image, whose size only its row tells
 _LABEL = ("label", "labels")
+_CLASS_LISTS = ("list_classes", "classes", "class_names", "label_names")
 
 # What is not stored in HDF5 or Zarr reads as zeros: a file of 1 kB can claim any number of images. DEFLATE makes at
 # most 1,032 bytes of one, other filters more of what is blank; so a small array may be blank, and a large one must hold
@@ -26,6 +29,10 @@ _MOST_RATIO = 10_000
 
 class NamedArrays(Source):
     """Arrays that can be sliced, each with a row for every sample; images are read chunk by chunk.
+
+    Where each split has an array of images of its own, as `x_train` and `x_test` or `train/images`, its arrays are
+    those with its word in their names. Texts called `classes`, `class_names` or `list_classes`, not one for each image,
+    are the names of class numbers.
 
     columns: names of arrays by what they hold ("image", "label", "target", "labels", "caption", or "picture" for
         further pictures, which are called as their arrays are); without, the array of images is the one with a usual
@@ -39,60 +46,118 @@ class NamedArrays(Source):
     def rows_of(
         self, arrays: Mapping[str, Any], findings: Findings
     ) -> Iterator[dict[str, Any]]:
-        """Raises SourceError if there is not exactly one array of images, another array differs in length, or labels
-        are not classes."""
+        """A row for each image, split after split.
+
+        Raises:
+            SourceError: there is not exactly one array of images, or one for each split, another array differs in
+                length, or labels are not classes.
+        """
         check_columns(self.title, list(arrays), self.options.columns)
-        image = self._image_name(arrays)
-        fields = self._fields(arrays, image)
-        for name in self.options.columns.get(PictureKind.name, ()):
-            findings.kinds[_last_part(name)] = PictureKind.name
-        used = {image, *(name for names in fields.values() for name in names)}
-        if left := [
-            f"{name} {tuple(item.shape)}"
-            for name, item in arrays.items()
+        names_of_classes = self._names_of_classes(arrays, findings)
+        parts = self._splits_of(arrays)
+        if not parts:
+            parts = {"": {name: name for name in arrays}}
+        elif self.options.own_splits:
+            findings.origin = "by the names of its arrays"
+        used = set(names_of_classes)
+        for split, names in parts.items():
+            part = {short: arrays[name] for short, name in names.items()}
+            image = self._image_name(part)
+            fields = self._fields(part, image)
+            used |= {names[short] for shorts in fields.values() for short in shorts}
+            used.add(names[image])
+            for name in self.options.columns.get(PictureKind.name, ()):
+                findings.kinds[_last_part(name)] = PictureKind.name
+            for row in self._rows(part, image, fields):
+                yield {**row, SPLIT: split} if findings.origin else row
+        unused = [
+            f"{name} {tuple(array.shape)}"
+            for name, array in arrays.items()
             if name not in used
-        ]:
-            findings.notes.append(f"arrays that are not packed: {', '.join(left)}")
-        images = arrays[image]
-        peak = 255.0
-        encoded = _is_encoded(images)
-        for start, stop in _steps(images, encoded):
-            block = images[start:stop]
+        ]
+        if unused:
+            findings.notes.append(f"arrays that are not packed: {', '.join(unused)}")
+
+    def _splits_of(self, arrays: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+        """The names of the arrays of each split by what is left of them without its word, such as "x" for "x_train" and
+        "train_set_x"; {} unless each array of images belongs to another split."""
+        if self.options.columns:
+            return {}
+        parts: dict[str, dict[str, str]] = {}
+        for name in arrays:
+            splits = words_of_splits(name)
+            if len(splits) == 1:
+                (split,) = splits
+                names = parts.setdefault(split, {})
+                if names.setdefault(_without_split(name), name) != name:
+                    return {}
+        images = [name for name, array in arrays.items() if _holds_images(array)]
+        owners = [
+            [split for split, names in parts.items() if image in names.values()]
+            for image in images
+        ]
+        is_each = all(len(splits) == 1 for splits in owners)
+        if len(images) < 2 or not is_each or len({*map(tuple, owners)}) < len(images):
+            return {}
+        return {split: names for split, names in parts.items() if [split] in owners}
+
+    def _names_of_classes(
+        self, arrays: Mapping[str, Any], findings: Findings
+    ) -> list[str]:
+        """Notes the names of class numbers, where an array of texts has them; its name."""
+        if self.options.images_alone:
+            return []
+        counts = [array.shape[0] for array in arrays.values() if _holds_images(array)]
+        for name, array in arrays.items():
+            is_list = len(array.shape) == 1 and counts != [array.shape[0]]
             if (
-                start == 0
-                and block.dtype.kind == "f"
-                and float(block.max(initial=0)) <= 1
+                is_list
+                and _is_text(array)
+                and name.rpartition("/")[2].lower() in _CLASS_LISTS
             ):
+                texts = [str(_plain(text)) for text in array[:]]
+                findings.classes["label"] = (*texts,)
+                return [name]
+        return []
+
+    def _rows(
+        self, arrays: Mapping[str, Any], image: str, fields: Mapping[str, Names]
+    ) -> Iterator[dict[str, Any]]:
+        images = arrays[image]
+        is_encoded = _is_encoded(images)
+        peak = 255.0
+        for start, stop in _steps(images, is_encoded):
+            block = images[start:stop]
+            if start == 0 and _are_shares(block):
                 peak = 1.0
             values = {
                 role: [arrays[name][start:stop] for name in names]
                 for role, names in fields.items()
             }
-            values |= (
-                {"label": [of.reshape(-1) for of in values["label"]]}
-                if "label" in values
-                else {}
-            )
-            for row, pixels in enumerate(block):
-                if encoded:
+            if "label" in values:
+                values["label"] = [labels.reshape(-1) for labels in values["label"]]
+            for number, pixels in enumerate(block):
+                if is_encoded:
                     pixels = pixels.tobytes()
                 elif not self.options.as_stored:
                     pixels = as_levels(pixels, peak)
-                found = {
-                    role: [_plain(of[row]) for of in every]
-                    for role, every in values.items()
-                }
-                sample = {role: of_role[0] for role, of_role in found.items()}
-                if "target" in found:
-                    sample["target"] = predicted(self.title, found["target"])
-                yield {"image": pixels, **sample}
+                yield {"image": pixels, **self._fields_of(values, number)}
+
+    def _fields_of(
+        self, values: Mapping[str, list[Any]], number: int
+    ) -> dict[str, Any]:
+        """The fields of a sample. values: of each role, those of a block of samples; number: of the sample in it."""
+        cells = {
+            role: [_plain(column[number]) for column in columns]
+            for role, columns in values.items()
+        }
+        fields = {role: of_role[0] for role, of_role in cells.items()}
+        if "target" in cells:
+            fields["target"] = predicted(self.title, cells["target"])
+        return fields
 
     def _image_name(self, arrays: Mapping[str, Any]) -> str:
-        large = [
-            name
-            for name, item in arrays.items()
-            if _are_images(tuple(item.shape)) or _is_encoded(item)
-        ]
+        large = [name for name, item in arrays.items() if _holds_images(item)]
         usual = [
             name for name in large if name.rpartition("/")[2].lower() in USUAL["image"]
         ]
@@ -168,6 +233,27 @@ def _are_images(shape: tuple[int, ...]) -> bool:
     return len(shape) == 4 or (
         len(shape) == 3 and not (shape[0] > 4 and shape[2] in (3, 4))
     )
+
+
+def _holds_images(array: Any) -> bool:
+    return _are_images(tuple(array.shape)) or _is_encoded(array)
+
+
+def _are_shares(block: Any) -> bool:
+    """Whether images are floats in 0..1."""
+    return block.dtype.kind == "f" and float(block.max(initial=0)) <= 1
+
+
+def _is_text(array: Any) -> bool:
+    dtype = array.dtype
+    return dtype.kind in "SU" or (dtype.metadata or {}).get("vlen") is str
+
+
+def _without_split(name: str) -> str:
+    """The name of an array without the word of its split, and without "set"; "image" if nothing is left."""
+    words = [word for word in re.split("[^a-z0-9]+", name.lower()) if word]
+    left_over = [word for word in words if word != "set" and not split_called(word)]
+    return "_".join(left_over) or "image"
 
 
 def _is_encoded(array: Any) -> bool:

@@ -40,7 +40,7 @@ def class_key(keys: Sequence[str]) -> str:
     return next((key for key in _CLASSES if key in keys), "")
 
 
-class Objects:
+class ObjectColumn:
     """The values of one column.
 
     column: its name. corners: whether boxes are x0 y0 x1 y1. is_named: whether the user said which of both they are.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuload.errors import DecodeError, some_of
+from gpuload.errors import some_of
 from gpuload.fields.instances import compressed_runs
 from gpuload.formats import Conversion, open_file
 from gpuload.machine.limits import count_cores
@@ -82,7 +82,7 @@ class PanopticMasks:
         try:
             numbers = _numbers_in(self._files.read(file.address))
             return outlines_of(numbers, [segment["segment"] for segment in segments])
-        except (OSError, DecodeError, ValueError) as error:
+        except Exception as error:  # Pillow's parsers may raise anything
             return f"its {name!r} cannot be used: {error}"
 
 

@@ -16,7 +16,11 @@ from gpuload.checks import check_option, choice
 from gpuload.errors import ArgumentError, MissingPackageError, SourceError, some_of
 from gpuload.formats import image_extensions
 from gpuload.machine.plugins import Plugin, plugins
-from gpuload.sources.archives import open_archive
+from gpuload.sources.archives import (
+    is_archive_at,
+    open_archive,
+    open_archive_at,
+)
 from gpuload.sources.files import (
     ARCHIVES,
     ELSEWHERE,
@@ -309,8 +313,11 @@ def _container(
         if form is not None:
             is_container = _holds_files(form)
         return TarArchive(path) if is_container else OneFile(path)
+    may_hold_files = form is None or _holds_files(form)
+    if isinstance(path, URL) and is_archive_at(path) and may_hold_files:
+        return open_archive_at(path, zip_encoding)
     if isinstance(path, Path) and path.is_file():
-        archive = open_archive(path, form is None or _holds_files(form))
+        archive = open_archive(path, may_hold_files)
         if archive is not None:
             return archive
     if path.suffix.lower() not in ARCHIVES and _is_one_file(path):

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -18,6 +19,7 @@ from gpuload.store.transfer import fetch_file
 from gpuload.store.url import URL
 
 _ALSO = "manifest.json"  # beside tars that gpuload packed: their fields and classes
+_FILE_OF_ZARR = re.compile(r"(^|/)\.z(group|array|attrs|metadata)$")
 _AHEAD = 16  # files that a worker reads at a time, as many as a process has connections
 
 
@@ -50,15 +52,20 @@ class RemoteFolder(Files):
         return "" if self._sizes else "holds no file, or does not exist"
 
     @cached_property
-    def _sizes(self) -> dict[str, int]:
-        """The size of each file that is not hidden, by its name."""
+    def _every(self) -> dict[str, int]:
+        """The size of each file, by its name."""
         try:
             objects = background().wait(Objects(self.url).list())
         except RemoteError as error:
             raise SourceError(str(error)) from None
+        return {name: objects[name].size for name in sorted(objects)}
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        """The size of each file that is not hidden, by its name."""
         return {
-            name: stored.size
-            for name, stored in sorted(objects.items())
+            name: size
+            for name, size in self._every.items()
             if not any(map(is_hidden, name.split("/")))
         }
 
@@ -84,13 +91,17 @@ class RemoteFolder(Files):
         )
 
     def all_names(self) -> list[str]:
-        """Of the files that are not hidden, in all folders, sorted."""
-        return list(self._sizes)
+        """Of the files that are not hidden, and those by which Zarr 2 describes its arrays, in all folders, sorted."""
+        return [
+            name
+            for name in self._every
+            if name in self._sizes or _FILE_OF_ZARR.search(name)
+        ]
 
     def find(self, name: str) -> Ref:
-        if name not in self._sizes:
+        if name not in self._every:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-        return Ref(name, self._sizes[name], name)
+        return Ref(name, self._every[name], name)
 
     def read(self, address: str) -> bytes:
         future = self._arriving(address)

@@ -91,7 +91,7 @@ def fill_spool(source: "Source", scratch: Path) -> None:
         (scratch / _ROWS).open("wb") as lines,
     ):
         try:
-            reader = _Reader(source, findings, blobs)
+            reader = _RowReader(source, findings, blobs)
             lines.writelines(map(reader.line, reader.entries(rows)))
         finally:
             if isinstance(rows, Generator):
@@ -130,7 +130,7 @@ def list_spool(source: "Source", scratch: Path) -> listing.Listing:
 def list_rows(source: "Source") -> listing.Listing:
     """The samples of a source whose rows hold references."""
     findings = Findings(source.options.images_alone)
-    reader = _Reader(source, findings)
+    reader = _RowReader(source, findings)
     entries = reader.entries(source.rows(findings))
     samples = _list(source, findings, reader.kinds, entries)
     return replace(samples, image=reader.image)
@@ -151,7 +151,7 @@ def read_spool(scratch: Path, address: str) -> bytes | Array:
     return blob
 
 
-class _Reader:
+class _RowReader:
     """Checks the rows of a source, and finds the kind of each field.
 
     blobs: receives images, masks and arrays that the rows hold. kinds: of the fields, known after the first row.

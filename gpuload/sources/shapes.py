@@ -2,16 +2,22 @@
 
 import math
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuload.fields.instances import area_of_runs
-from gpuload.types import Array
+from gpuload.checks import shown
+from gpuload.fields.instances import area_of_runs, check_outline
+from gpuload.fields.kind import LARGEST
+from gpuload.sources.files import is_text
+from gpuload.types import Array, WidthHeight
 
 Point = tuple[float, float]
 Corners = tuple[float, float, float, float]  # x0 y0 x1 y1
 
+_MOST_CLASSES = (1 << 31) - 1
+_MOST_PIXELS = 1 << 30
 _ARC_STEPS = 32  # corners of the polygon that stands for a circle or an ellipse
 
 
@@ -29,6 +35,37 @@ class Shape(NamedTuple):
     crowd: bool = False
     points: Sequence[float] = ()
 
+    def check(self) -> None:
+        """Raises ValueError or TypeError where a value is not what it should be, as tools of others may write it."""
+        is_name = isinstance(self.label, str) and is_text(self.label)
+        is_number = type(self.label) is int and 0 <= self.label <= _MOST_CLASSES
+        if not (is_name or is_number):
+            raise ValueError(f"the class {shown(self.label)}")
+        _check_numbers(self.corners)
+        _check_numbers(self.points)
+        if isinstance(self.outline, dict):
+            check_outline(self.outline)
+        elif isinstance(self.outline, list):
+            for polygon in self.outline:
+                _check_numbers(polygon)
+
+
+def _check_numbers(values: Sequence[float]) -> None:
+    for value in values:
+        if isinstance(value, str) or not abs(value) <= LARGEST:
+            raise ValueError(f"the coordinate {shown(value)}")
+
+
+def blank_mask(height: int, width: int) -> Array:
+    """Zeros (height, width) of uint8.
+
+    Raises:
+        ValueError: No image is as large.
+    """
+    if not (height >= 0 and width >= 0 and height * width <= _MOST_PIXELS):
+        raise ValueError(f"a mask of {width} x {height} pixels")
+    return np.zeros((height, width), np.uint8)
+
 
 class Runs(NamedTuple):
     """A mask as Kaggle's tables have it: starts and lengths of runs of pixels, numbered from 1. by_rows: whether these
@@ -44,7 +81,7 @@ class Runs(NamedTuple):
         Raises:
             ValueError: a run lies outside of the image.
         """
-        flat = np.zeros(width * height, np.uint8)
+        flat = blank_mask(height, width).reshape(-1)
         for start, length in zip(self.starts, self.lengths, strict=True):
             if start < 1 or length < 0 or start - 1 + length > len(flat):
                 what = f"{start} {length} in an image of {width} x {height}"
@@ -53,15 +90,6 @@ class Runs(NamedTuple):
         if self.by_rows:
             return flat.reshape(height, width)
         return flat.reshape(width, height).T
-
-
-def of_runs(shape: Shape, width: int, height: int) -> Shape:
-    """A shape of runs with the mask and the box of these."""
-    mask = shape.outline.mask(width, height)
-    rows = np.flatnonzero(mask.any(1)).tolist() or [0]
-    columns = np.flatnonzero(mask.any(0)).tolist() or [0]
-    corners = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)
-    return shape._replace(corners=corners, outline=mask)
 
 
 def box_of(label: str | int, x: float, y: float, width: float, height: float) -> Shape:
@@ -83,36 +111,30 @@ def turned_box(label: str, corners: Corners, degrees: float, center: Point) -> S
     x0, y0, x1, y1 = corners
     if degrees % 360 == 0:
         return Shape(label, corners)
+    corners_of_box = ((x0, y0), (x1, y0), (x1, y1), (x0, y1))
+    offsets = [(x - center[0], y - center[1]) for x, y in corners_of_box]
+    return polygon(label, _turned(offsets, degrees, center))
+
+
+def _turned(offsets: Sequence[Point], degrees: float, center: Point) -> list[Point]:
+    """Points at these offsets from a center, turned around it clockwise."""
     sine = math.sin(math.radians(degrees))
     cosine = math.cos(math.radians(degrees))
-    points = list[Point]()
-    for x, y in ((x0, y0), (x1, y0), (x1, y1), (x0, y1)):
-        right = x - center[0]
-        down = y - center[1]
-        points.append(
-            (
-                center[0] + right * cosine - down * sine,
-                center[1] + right * sine + down * cosine,
-            )
-        )
-    return polygon(label, points)
+    return [
+        (center[0] + x * cosine - y * sine, center[1] + x * sine + y * cosine)
+        for x, y in offsets
+    ]
 
 
 def ellipse(label: str, center: Point, radii: Point, degrees: float = 0) -> Shape:
     """An ellipse as a polygon, with its own box. degrees: by which it is turned clockwise."""
-    steps = [2 * math.pi * step / _ARC_STEPS for step in range(_ARC_STEPS)]
+    angles = [2 * math.pi * step / _ARC_STEPS for step in range(_ARC_STEPS)]
+    offsets = [
+        (radii[0] * math.cos(angle), radii[1] * math.sin(angle)) for angle in angles
+    ]
+    points = _turned(offsets, degrees, center)
     sine = math.sin(math.radians(degrees))
     cosine = math.cos(math.radians(degrees))
-    points = list[Point]()
-    for angle in steps:
-        right = radii[0] * math.cos(angle)
-        down = radii[1] * math.sin(angle)
-        points.append(
-            (
-                center[0] + right * cosine - down * sine,
-                center[1] + right * sine + down * cosine,
-            )
-        )
     wide = math.hypot(radii[0] * cosine, radii[1] * sine)
     high = math.hypot(radii[0] * sine, radii[1] * cosine)
     box = (center[0] - wide, center[1] - high, center[0] + wide, center[1] + high)
@@ -128,33 +150,57 @@ def area_of(shape: Shape) -> float:
         return float(area_of_runs(shape.outline))
     if not isinstance(shape.outline, list) or not shape.outline:
         return (x1 - x0) * (y1 - y0)
-    total = 0.0
-    for flat in shape.outline:
-        xs = flat[0::2]
-        ys = flat[1::2]
-        after = zip(xs[1:] + xs[:1], ys[1:] + ys[:1], strict=True)
-        pairs = zip(xs, ys, after, strict=True)
-        total += abs(sum(x * end_y - end_x * y for x, y, (end_x, end_y) in pairs)) / 2
-    return total
+    return sum(map(_area_of_polygon, shape.outline))
 
 
-def scaled(shape: Shape, width: float, height: float) -> Shape:
+def _area_of_polygon(flat: Sequence[float]) -> float:
+    """By the shoelace formula. flat: x and y in turns."""
+    xs = np.array(flat[0::2])
+    ys = np.array(flat[1::2])
+    return abs(float(xs @ np.roll(ys, -1) - np.roll(xs, -1) @ ys)) / 2
+
+
+def in_pixels(shape: Shape, size: WidthHeight, in_shares: bool) -> Shape:
+    """A shape on an image of this size.
+
+    Args:
+        shape: In pixels or in shares of both sides; its outline may be runs.
+        size: Of the image.
+        in_shares: Which of both.
+
+    Raises:
+        ValueError: A run of a mask lies outside of the image.
+    """
+    if isinstance(shape.outline, Runs):
+        return _of_runs(shape, size)
+    return _scaled(shape, size) if in_shares else shape
+
+
+def _of_runs(shape: Shape, size: WidthHeight) -> Shape:
+    """A shape of runs with the mask and the box of these."""
+    mask = shape.outline.mask(*size)
+    rows = np.flatnonzero(mask.any(1)).tolist() or [0]
+    columns = np.flatnonzero(mask.any(0)).tolist() or [0]
+    corners = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)
+    return shape._replace(corners=corners, outline=mask)
+
+
+def _scaled(shape: Shape, size: WidthHeight) -> Shape:
     """A shape in shares of the sides of an image in its pixels; boxes within the image."""
-    sides = (width, height, width, height)
-    corners = [
-        min(max(share, 0), 1) * side
-        for share, side in zip(shape.corners, sides, strict=True)
-    ]
-    x0, y0, x1, y1 = corners
+    within = [min(max(share, 0), 1) for share in shape.corners]
+    x0, y0, x1, y1 = _multiplied(within, size)
     outline = shape.outline
     if isinstance(outline, list):
-        outline = [
-            [value * (width, height)[place % 2] for place, value in enumerate(flat)]
-            for flat in outline
-        ]
-    factors = (width, height, 1)
-    points = [value * factors[place % 3] for place, value in enumerate(shape.points)]
+        outline = [_multiplied(flat, size) for flat in outline]
+    points = _multiplied(shape.points, (*size, 1))
     return Shape(shape.label, (x0, y0, x1, y1), outline, shape.crowd, points)
+
+
+def _multiplied(values: Sequence[float], factors: Sequence[float]) -> list[float]:
+    """Each value times its factor; these come in turns."""
+    return [
+        value * factor for value, factor in zip(values, cycle(factors), strict=False)
+    ]
 
 
 def keypoints_of(numbers: Sequence[float], width: int) -> list[float]:

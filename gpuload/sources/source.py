@@ -246,6 +246,9 @@ class Source(ABC):
         if self.spools:
             rows.fill_spool(self, scratch)
 
+    def share(self, scratch: Path) -> None:  # noqa: B027 -- for sources that unpack something
+        """Called after `prepare` where workers are on other machines, which share the folder `scratch`."""
+
     def list_samples(self) -> listing.Listing:
         """Every sample: names and numbers, no pixels; in an order that depends on the source alone.
 
@@ -360,6 +363,9 @@ class FilesSource(Source):
         self._scratch = scratch
         if self.spools:
             rows.fill_spool(self, scratch)
+
+    def share(self, scratch: Path) -> None:
+        self.files.move_to(scratch)
 
     def list_samples(self) -> listing.Listing:
         if fault := self.files.fault():

@@ -59,7 +59,7 @@ def named_splits_of(
     Raises:
         SourceError: an image is in two splits, or images are in none and nothing says why.
     """
-    places = _Places(files, title, images, findings)
+    places = _NamedPaths(files, title, images, findings)
     parts = places.parts_of_yaml() or places.parts_of_darknet()
     lists = places.parts_of_lists()
     if not parts:
@@ -144,7 +144,7 @@ def _split_of_folders(image: str) -> str:
     return splits[0] if splits else ""
 
 
-class _Places:
+class _NamedPaths:
     """Finds what a path in a file of the source means.
 
     Such paths may start at another folder, on another machine, or in a folder around: what counts is the longest end of

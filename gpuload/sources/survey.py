@@ -19,7 +19,7 @@ from gpuload.sources.files import Files, Folder, extension_of, read_at
 from gpuload.sources.listing import words_of_splits
 
 
-class Kind(NamedTuple):
+class AnnotationKind(NamedTuple):
     """A kind of files of annotations. title: in messages. form: the format of sources that reads them; "labels" for
     those that are given by that option, "" for those that nothing reads."""
 
@@ -28,30 +28,30 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "coco": Kind("COCO's JSON", "labels"),
-    "labelme": Kind("LabelMe's JSON", "labelme"),
-    "label-studio": Kind("Label Studio's annotations", "label-studio"),
-    "via": Kind("VIA's JSON", "via"),
-    "datumaro": Kind("Datumaro's JSON", "datumaro"),
-    "fiftyone": Kind("FiftyOne's JSON", "fiftyone"),
-    "ndjson": Kind("Ultralytics' NDJSON", "ndjson"),
-    "crowdhuman": Kind("CrowdHuman's boxes", "crowdhuman"),
-    "voc": Kind("Pascal VOC's XML", "voc"),
-    "cvat": Kind("CVAT's XML", "cvat"),
-    "xml": Kind("XML about images"),
-    "yolo": Kind("YOLO's boxes", "yolo"),
-    "labelme-xml": Kind("LabelMe's XML", "labelme-xml"),
-    "kitti": Kind("KITTI's objects", "kitti"),
-    "visdrone": Kind("VisDrone's boxes", "visdrone"),
-    "dota": Kind("DOTA's turned boxes", "dota"),
-    "wider": Kind("WIDER FACE's boxes", "wider"),
-    "mot": Kind("boxes of MOTChallenge", "mot"),
-    "boxes": Kind("a table of objects", "boxes"),
-    "table": Kind("a table of images", "labels"),
-    "json": Kind("JSON about images"),
-    "json beside": Kind("JSON about images", "sidecar"),
-    "text": Kind("a text beside an image", "sidecar"),
-    "list": Kind("a list of images"),
+    "coco": AnnotationKind("COCO's JSON", "labels"),
+    "labelme": AnnotationKind("LabelMe's JSON", "labelme"),
+    "label-studio": AnnotationKind("Label Studio's annotations", "label-studio"),
+    "via": AnnotationKind("VIA's JSON", "via"),
+    "datumaro": AnnotationKind("Datumaro's JSON", "datumaro"),
+    "fiftyone": AnnotationKind("FiftyOne's JSON", "fiftyone"),
+    "ndjson": AnnotationKind("Ultralytics' NDJSON", "ndjson"),
+    "crowdhuman": AnnotationKind("CrowdHuman's boxes", "crowdhuman"),
+    "voc": AnnotationKind("Pascal VOC's XML", "voc"),
+    "cvat": AnnotationKind("CVAT's XML", "cvat"),
+    "xml": AnnotationKind("XML about images"),
+    "yolo": AnnotationKind("YOLO's boxes", "yolo"),
+    "labelme-xml": AnnotationKind("LabelMe's XML", "labelme-xml"),
+    "kitti": AnnotationKind("KITTI's objects", "kitti"),
+    "visdrone": AnnotationKind("VisDrone's boxes", "visdrone"),
+    "dota": AnnotationKind("DOTA's turned boxes", "dota"),
+    "wider": AnnotationKind("WIDER FACE's boxes", "wider"),
+    "mot": AnnotationKind("boxes of MOTChallenge", "mot"),
+    "boxes": AnnotationKind("a table of objects", "boxes"),
+    "table": AnnotationKind("a table of images", "labels"),
+    "json": AnnotationKind("JSON about images"),
+    "json beside": AnnotationKind("JSON about images", "sidecar"),
+    "text": AnnotationKind("a text beside an image", "sidecar"),
+    "list": AnnotationKind("a list of images"),
 }
 
 # Columns of tables with a row for each object, in lower case: those of a box, with whether it is x y width height, and

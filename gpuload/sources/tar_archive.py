@@ -48,7 +48,7 @@ class TarArchive(Archive):
         self._others = list[tuple[str, str]]()  # name and kind of what is no file
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_others": []}
+        return {**super().__getstate__(), "_others": []}
 
     @cached_property
     def _members(self) -> dict[str, Member]:

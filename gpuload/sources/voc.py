@@ -59,7 +59,7 @@ _XML = "an annotation in XML, with a name and a bndbox for each object"
 _LINES = "YOLO's boxes: lines of class, x, y, width and height, in shares of the image, without polygons and keypoints"
 
 
-class Objects(NamedTuple):
+class VocObjects(NamedTuple):
     """What an XML says of its image. boxes: x0 y0 x1 y1. names: their classes. size: of the image; (0, 0): unknown."""
 
     boxes: list[list[float]]
@@ -67,7 +67,7 @@ class Objects(NamedTuple):
     size: WidthHeight
 
 
-_NO_OBJECTS = Objects([], [], (0, 0))
+_NO_OBJECTS = VocObjects([], [], (0, 0))
 
 
 @dataclass(frozen=True)
@@ -118,12 +118,7 @@ class VocSource(FilesSource):
             raise SourceError(
                 f"--option first_pixel={self.options.first_pixel}: expected 0 or 1"
             )
-        xml, data = _folders(self.files)
-        if not (xml and data) and _are_beside(self.files):
-            xml = data = ""
-        elif not xml or not data:
-            what = "holds no Annotations beside Data (ILSVRC), JPEGImages (Pascal VOC) or images"
-            raise SourceError(f"{self.title}: {what}. {self.advice}")
+        data, xml = self._places()
         images, annotations = self._pairs(data, xml, findings)
         objects = self._read_all(images, annotations, findings)
         if self.options.first_pixel == 0 and _may_begin_at_1(objects.values()):
@@ -132,29 +127,21 @@ class VocSource(FilesSource):
                 "Pascal VOC itself and by supervision, give --option first_pixel=1"
             )
         names = sorted(
-            {name for of_image in objects.values() for name in of_image.names}
+            {name for objects_of in objects.values() for name in objects_of.names}
         )
         classes = (BACKGROUND, *(name for name in names if name != BACKGROUND))
         findings.classes |= {"label": classes, "boxes": tuple(names)}
         findings.draws = True
         findings.strict = True
-        split_of = dict[str, str]()
-        if (
-            self.options.own_splits
-            and splits_of_paths(self.title, [image.name for image in images.values()])
-            is None
-        ):
-            split_of = self._listed_splits(images, findings)
-        if split_of:
-            findings.origin = f"by the lists in {_LISTS!r}"
-        for stem, of_image in objects.items():
+        split_of = self._splits(images, findings)
+        for stem, objects_of in objects.items():
             image = images[stem]
             row = {
                 "image": image,
-                "label": classes.index(_largest(of_image)),
-                "boxes": of_image.boxes,
-                "boxes_class": of_image.names,
-                DRAWN_ON: of_image.size if of_image.boxes else (0, 0),
+                "label": classes.index(_largest(objects_of)),
+                "boxes": objects_of.boxes,
+                "boxes_class": objects_of.names,
+                DRAWN_ON: objects_of.size if objects_of.boxes else (0, 0),
             }
             if not split_of:
                 yield row
@@ -162,6 +149,32 @@ class VocSource(FilesSource):
                 yield {**row, SPLIT: split_of[stem]}
             else:
                 findings.reject(image.name, f"is in no list of {_LISTS}", True)
+
+    def _places(self) -> tuple[str, str]:
+        """The folders of images and of annotations; "" for both where these lie beside each other.
+
+        Raises:
+            SourceError: there are none.
+        """
+        xml, data = _folders(self.files)
+        if xml and data:
+            return data, xml
+        if _are_beside(self.files):
+            return "", ""
+        lacks = "holds no Annotations beside Data (ILSVRC), JPEGImages (Pascal VOC) or images"
+        raise SourceError(f"{self.title}: {lacks}. {self.advice}")
+
+    def _splits(self, images: dict[str, Ref], findings: Findings) -> dict[str, str]:
+        """The split of each image by the lists; {} where folders are the splits, or nothing is."""
+        if not self.options.own_splits:
+            return {}
+        names = [image.name for image in images.values()]
+        if splits_of_paths(self.title, names) is not None:
+            return {}
+        split_of = self._listed_splits(images, findings)
+        if split_of:
+            findings.origin = f"by the lists in {_LISTS!r}"
+        return split_of
 
     def _listed_splits(
         self, known: dict[str, Ref], findings: Findings
@@ -228,9 +241,9 @@ class VocSource(FilesSource):
 
     def _read_all(
         self, images: dict[str, Ref], texts: dict[str, Ref], findings: Findings
-    ) -> dict[str, Objects]:
+    ) -> dict[str, VocObjects]:
         """The objects of each image, by stem; without those whose XML is damaged."""
-        objects: dict[str, Objects] = {}
+        objects: dict[str, VocObjects] = {}
         for stem, image in images.items():
             if stem not in texts:
                 objects[stem] = _NO_OBJECTS
@@ -249,7 +262,7 @@ class VocSource(FilesSource):
                 objects[stem] = described
         return objects
 
-    def _objects(self, file: Ref) -> Objects:
+    def _objects(self, file: Ref) -> VocObjects:
         """Raises ValueError or OverflowError for what is no annotation."""
         root = parse_xml(self.files.read(file.address))
         width, height = (
@@ -269,7 +282,7 @@ class VocSource(FilesSource):
                 raise ValueError("a box that begins before pixel 1, the first one")
             boxes.append([corners[0] - first, corners[1] - first, *corners[2:]])
             names.append(name)
-        return Objects(
+        return VocObjects(
             boxes,
             names,
             (width, height)
@@ -278,13 +291,13 @@ class VocSource(FilesSource):
         )
 
 
-def _may_begin_at_1(objects: Iterable[Objects]) -> bool:
+def _may_begin_at_1(objects: Iterable[VocObjects]) -> bool:
     """Whether there are boxes, and none begins at pixel 0."""
     begins = [min(box[:2]) for of_image in objects for box in of_image.boxes]
     return bool(begins) and min(begins) >= 1
 
 
-def _largest(objects: Objects) -> str:
+def _largest(objects: VocObjects) -> str:
     areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in objects.boxes]
     return objects.names[areas.index(max(areas))] if areas else BACKGROUND
 

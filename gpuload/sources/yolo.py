@@ -79,17 +79,8 @@ class YoloSource(FilesSource):
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         findings.strict = True
-        files = list(self.files.walk({*image_extensions(), "txt"}, findings))
-        texts = {
-            file.name.rpartition(".")[0]: file
-            for file in files
-            if extension_of(file.name) == "txt"
-        }
-        images = [file for file in files if extension_of(file.name) != "txt"]
-        text_of = {image.name: _text_of(image, texts) for image in images}
-        if not any(text_of.values()):
-            what = "no image has a .txt of its name, beside it or in a folder 'labels' beside 'images'"
-            raise SourceError(f"{self.title}: {what}. {self.advice}")
+        texts, text_of = self._texts_of_images(findings)
+        images = list(text_of)
         splits = NamedSplits({})
         if self.options.own_splits:
             splits = named_splits_of(
@@ -99,26 +90,56 @@ class YoloSource(FilesSource):
             images = [image for image in images if image.name in splits.split_of]
         described = self._described(findings)
         names = _class_names(described, self.title) or self._listed_names(findings)
-        points = _point_shape(described)
-        drawn = dict[str, Drawing]()
-        for image in images:
-            text = text_of[image.name]
-            shapes = self._shapes(image, text, names, points, findings)
-            if shapes is not None:
-                drawn[image.name] = Drawing(image.name, shapes, in_shares=True)
-        lost = [text_of[image.name] for image in images if image.name not in drawn]
-        self._refuse_numbers_from_1(list(drawn.values()), lost, len(names))
+        drawn = self._drawn(images, text_of, names, _point_shape(described), findings)
         samples = Samples(list(drawn.values()), findings, names or None)
-        images = [image for image in images if image.name in drawn]
-        self.expect([image.address for image in images])
-        for image in images:
+        self.expect([image.address for image in drawn])
+        for image, drawing in drawn.items():
             size = read_size(self.files, image, findings)
             if 0 in size:
                 continue
-            row = samples.row(image, drawn[image.name], size)
+            row = samples.row(image, drawing, size)
             split = splits.split_of.get(image.name)
             yield {**row, SPLIT: split} if split else row
         findings.notes += _notes(text_of, texts, splits)
+
+    def _texts_of_images(
+        self, findings: Findings
+    ) -> tuple[dict[str, Ref], dict[Ref, Ref | None]]:
+        """All texts by their paths without extension, and that of each image.
+
+        Raises:
+            SourceError: no image has one.
+        """
+        files = list(self.files.walk({*image_extensions(), "txt"}, findings))
+        texts = {
+            file.name.rpartition(".")[0]: file
+            for file in files
+            if extension_of(file.name) == "txt"
+        }
+        images = [file for file in files if extension_of(file.name) != "txt"]
+        text_of = {image: _text_of(image, texts) for image in images}
+        if not any(text_of.values()):
+            lacks = "no image has a .txt of its name, beside it or in a folder 'labels' beside 'images'"
+            raise SourceError(f"{self.title}: {lacks}. {self.advice}")
+        return texts, text_of
+
+    def _drawn(
+        self,
+        images: Sequence[Ref],
+        text_of: dict[Ref, Ref | None],
+        names: Sequence[str],
+        points: tuple[int, int],
+        findings: Findings,
+    ) -> dict[Ref, Drawing]:
+        """What is drawn on each image whose text is right. names: of classes. points: as `parse_lines` takes them."""
+        drawn = dict[Ref, Drawing]()
+        for image in images:
+            shapes = self._shapes(image, text_of[image], names, points, findings)
+            if shapes is not None:
+                drawn[image] = Drawing(image.name, shapes, in_shares=True)
+        lost = [text_of[image] for image in images if image not in drawn]
+        self._refuse_numbers_from_1(list(drawn.values()), lost, len(names))
+        return drawn
 
     def _shapes(
         self,
@@ -251,10 +272,10 @@ def _point_shape(described: dict[str, Any]) -> tuple[int, int]:
 
 
 def _notes(
-    text_of: dict[str, Ref | None], texts: dict[str, Ref], splits: NamedSplits
+    text_of: dict[Ref, Ref | None], texts: dict[str, Ref], splits: NamedSplits
 ) -> Iterator[str]:
     """Sentences on images without a text, and texts without an image."""
-    alone = [name for name, text in text_of.items() if text is None]
+    alone = [image.name for image, text in text_of.items() if text is None]
     if alone:
         have = counted(len(alone), "image has", "images have")
         yield f"{have} no .txt, so no boxes: {some_of(alone)}"

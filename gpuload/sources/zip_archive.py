@@ -44,7 +44,7 @@ class ZipArchive(Archive):
         self.encoding = encoding
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "encoding": self.encoding}
+        return {**super().__getstate__(), "encoding": self.encoding}
 
     @cached_property
     def _members(self) -> dict[str, zipfile.ZipInfo]:
@@ -57,7 +57,7 @@ class ZipArchive(Archive):
             struct.error,
         )
         with (
-            readable(self.path, "a zip archive", *errors),
+            readable(str(self), "a zip archive", *errors),
             zipfile.ZipFile(self.path) as archive,
         ):
             infos = archive.infolist()
@@ -101,7 +101,7 @@ class ZipArchive(Archive):
             assumed_names = some_of([infos[number].filename for number in unknown])
             fault = f"has names in an unknown code page; in {_CODE_PAGE} they would be {assumed_names}"
             advice = "Name it with --zip-encoding, such as gbk, shift_jis or cp437"
-            raise SourceError(f"{self.path}: {fault}. {advice}")
+            raise SourceError(f"{self}: {fault}. {advice}")
         for number, data in unknown.items():
             names[number] = data.decode(encoding or "utf-8")
         return names

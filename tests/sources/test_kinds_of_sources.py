@@ -17,7 +17,7 @@ from PIL import Image
 from pyarrow import parquet
 from reading import rejected_of, rows_of
 from sources_read import PHOTOS as ALL
-from sources_read import listed, reasons_of
+from sources_read import listed, reasons_of, splits_of
 from tars import members
 
 import gpuload
@@ -154,6 +154,39 @@ def test_one_split_of_an_npz(tmp_path: Path) -> None:
     manifest, rows = packed(tmp_path, tmp_path / "x.npz", *columns, "--encode", "raw")
     assert [row["image"] for row in rows] == [image.tobytes() for image in PIXELS[:5]]
     assert [row["label"] for row in rows] == [0, 1, 0, 1, 0] and len(manifest.fields) == 2
+
+
+COURSE = {
+    "train_set_x": PIXELS[:5], "train_set_y": np.arange(5) % 2, "test_set_x": PIXELS[5:7], "test_set_y": np.arange(2),
+    "list_classes": np.array([b"other", b"cat"]),
+}  # fmt: skip
+SPLIT_ARRAYS = {
+    "Keras": {"x_train": PIXELS[:5], "y_train": np.arange(5) % 2, "x_test": PIXELS[5:7], "y_test": np.arange(2)},
+    "a course": COURSE,
+    "groups": {
+        "train/images": PIXELS[:5], "train/labels": np.arange(5) % 2, "test/images": PIXELS[5:7], "test/labels": np.arange(2),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["npz", "h5"])
+@pytest.mark.parametrize("name", SPLIT_ARRAYS)
+def test_arrays_of_several_splits(tmp_path: Path, name: str, kind: str) -> None:
+    arrays = SPLIT_ARRAYS[name]
+    if kind == "npz":
+        np.savez(tmp_path / "x.npz", **arrays)
+    else:
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            for array, values in arrays.items():
+                file[array] = values
+    listing = listed(tmp_path / f"x.{kind}")
+    pairs = zip(splits_of(listing), listing.samples.column("label").to_pylist(), strict=True)
+    assert sorted(pairs) == [("test", 0), ("test", 1), *[("train", 0)] * 3, *[("train", 1)] * 2]
+    assert listing.classes == (("other", "cat") if name == "a course" else None)
+    assert listing.notes == ()
+    assert splits_of(listed(tmp_path / f"x.{kind}", no_splits=True)) is None
+    assert len(listed(tmp_path / f"x.{kind}", no_splits=True)) == 7
 
 
 def test_npy_and_npz(tmp_path: Path) -> None:

@@ -81,17 +81,17 @@ class SquashFs(Archive):
 
     @cached_property
     def _image(self) -> "_Image":
-        with readable(self.path, _FORM, *_FAULTS):
+        with readable(str(self), _FORM, *_FAULTS):
             return _Image(self.path)
 
     @cached_property
     def _members(self) -> Mapping[str, Any]:
-        with readable(self.path, _FORM, *_FAULTS):
+        with readable(str(self), _FORM, *_FAULTS):
             return dict(self._image.names())
 
     def find(self, name: str) -> Ref:
         place: int = self.member(name)
-        with readable(self.path, _FORM, *_FAULTS):
+        with readable(str(self), _FORM, *_FAULTS):
             size = self._image.file(place).size
         return Ref(name, size, str(place))
 
@@ -99,7 +99,7 @@ class SquashFs(Archive):
         try:
             return self._image.read(self._image.file(int(address)))
         except _FAULTS as error:
-            raise DecodeError(f"cannot be read from {self.path}: {error}") from None
+            raise DecodeError(f"cannot be read from {self}: {error}") from None
 
 
 class _Image:

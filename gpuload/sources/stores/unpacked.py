@@ -4,7 +4,6 @@ which is removed when the program ends, or nobody uses them any more."""
 import lzma
 import shutil
 import tempfile
-import weakref
 import zlib
 from collections.abc import Mapping
 from functools import cached_property
@@ -60,28 +59,15 @@ def unpack_tar(path: Path, target: Path) -> None:
             inflate_file(path, codec, None, target)
 
 
-class _Temporary:
-    """A folder that lasts as long as its owner in the process that made it."""
-
-    def __init__(self, owner: object, name: str) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=f"gpuload-{name}-"))
-        weakref.finalize(owner, shutil.rmtree, self.path, ignore_errors=True)
-
-
 class CompressedTar(TarArchive):
     """A compressed tar of plain folders. Its name is that of the archive."""
 
     def __init__(self, path: Path) -> None:
-        self.archive = path
-        unpacked = _Temporary(self, "tar").path / "unpacked.tar"
-        unpack_tar(path, unpacked)
-        super().__init__(unpacked)
-
-    def __str__(self) -> str:
-        return str(self.archive)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "archive": self.archive}
+        folder = Path(tempfile.mkdtemp(prefix="gpuload-tar-"))
+        super().__init__(folder / "unpacked.tar")
+        self.given = str(path)
+        self.own(folder)
+        unpack_tar(path, self.path)
 
 
 class SevenZip(Archive):
@@ -90,12 +76,18 @@ class SevenZip(Archive):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         require(str(path), "py7zr")
-        self._folder = _Temporary(self, "7z").path
+        self.own(Path(tempfile.mkdtemp(prefix="gpuload-7z-")))
         self._files = dict[str, str]()
         self._unpack()
+        self.path = self._folder  # all that is read from now on
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_folder": self._folder, "_files": {}}
+        return {**super().__getstate__(), "_files": {}}
+
+    @property
+    def _folder(self) -> Path:
+        assert self.temporary is not None
+        return self.temporary
 
     def _unpack(self) -> None:
         import py7zr
@@ -113,14 +105,14 @@ class SevenZip(Archive):
                 return _Writer(folder / files[name])
 
         with (
-            readable(self.path, "7z", Exception),
+            readable(str(self), "7z", Exception),
             py7zr.SevenZipFile(self.path) as archive,
         ):
             needed = archive.archiveinfo().uncompressed
             free = shutil.disk_usage(folder).free
             if needed > free:
                 raise SourceError(
-                    f"{self.path}: takes {needed:,} bytes unpacked, and {folder.parent} has {free:,} free. "
+                    f"{self}: takes {needed:,} bytes unpacked, and {folder.parent} has {free:,} free. "
                     "Free some space, or set TMPDIR"
                 )
             archive.extractall(factory=Numbered())

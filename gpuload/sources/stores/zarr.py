@@ -1,18 +1,22 @@
 """Zarr 2 and 3, by the package zarr: arrays of images and labels in a group, and images of OME-Zarr."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpuload.errors import SourceError
+from gpuload.errors import DecodeError, SourceError
+from gpuload.sources.archive import Archive
 from gpuload.sources.files import Files, Findings, Folder, readable
 from gpuload.sources.named_arrays import NamedArrays, unstored
 from gpuload.sources.source import CERTAIN, Row, Sight
 from gpuload.types import Array
 
 _MARKS = (".zgroup", ".zarray", "zarr.json")
+_ATTRIBUTES = ("zarr.json", ".zattrs")
+_SCALES = b'"multiscales"'
 _AXES = "tczyx"
 _MOST_FOLDERS = 100_000
 
@@ -22,6 +26,7 @@ class ZarrSource(NamedArrays):
 
     needs = ("zarr",)
     needs_process = True
+    copies_folders = True
 
     @classmethod
     def recognise(cls, files: Files) -> Sight | None:
@@ -51,13 +56,17 @@ class OmeZarrSource(NamedArrays):
 
     needs = ("zarr",)
     needs_process = True
+    copies_folders = True
 
     @classmethod
     def recognise(cls, files: Files) -> Sight | None:
-        if not isinstance(files, Folder) or files.fault():
+        if files.fault() or isinstance(files, Archive):
             return None
-        image_path = next(_images_in(files.path), None)
-        return Sight(CERTAIN, "holds images of OME-Zarr") if image_path else None
+        if isinstance(files, Folder):
+            holds_images = any(True for _ in _images_in(files.path))
+        else:
+            holds_images = _tells_of_scales(files)
+        return Sight(CERTAIN, "holds images of OME-Zarr") if holds_images else None
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         if not self._local.is_dir():
@@ -105,9 +114,17 @@ def _plane(array: Any, axes: Sequence[str], chosen: Mapping[str, int]) -> Array:
 
 def is_group(files: Files, name: str) -> bool:
     """Whether a folder holds the mark of Zarr, whose name is hidden in its second version."""
-    if not isinstance(files, Folder):
+    if isinstance(files, Archive):
         return "zarr.json" in files.names(name)
-    return any((files.path / name / mark).is_file() for mark in _MARKS)
+    return any(_holds(files, f"{name}/{mark}".lstrip("/")) for mark in _MARKS)
+
+
+def _holds(files: Files, name: str) -> bool:
+    try:
+        files.find(name)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def open_group(path: Path) -> Any:
@@ -151,10 +168,18 @@ def _images_in(path: Path) -> Iterator[Path]:
 
 def _is_image(path: Path) -> bool:
     """Whether the attributes of a group tell of scales, without opening it."""
-    for mark in ("zarr.json", ".zattrs"):
+    for mark in _ATTRIBUTES:
         file = path / mark
         if file.is_file():
-            return b'"multiscales"' in file.read_bytes()[: 1 << 20]
+            return _SCALES in file.read_bytes()[: 1 << 20]
+    return False
+
+
+def _tells_of_scales(files: Files) -> bool:
+    """Whether a container at a URL is an image."""
+    for mark in _ATTRIBUTES:
+        with suppress(OSError, DecodeError):
+            return _SCALES in files.read(files.find(mark).address)
     return False
 
 

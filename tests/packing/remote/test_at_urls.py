@@ -2,15 +2,21 @@
 nothing of another's is touched."""
 
 import fcntl
+import gc
 import hashlib
+import io
 import itertools
 import os
+import pickle
 import signal
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -489,16 +495,103 @@ def test_stores_of_other_loaders(store: Any, tmp_path: Path, name: str) -> None:
     assert remote == packed_from(str(golden), tmp_path / "here", val=val)
 
 
+def archive_of(files: dict[str, bytes], path: Path) -> None:
+    """Packs files into an archive, whose name tells its kind."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in files.items():
+                archive.writestr(name, data)
+    elif path.suffix == ".7z":
+        py7zr = pytest.importorskip("py7zr")
+        with py7zr.SevenZipFile(path, "w") as archive:
+            for name, data in files.items():
+                archive.writestr(data, name)
+    else:
+        with tarfile.open(path, "w:gz") as archive:
+            for name, data in files.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+
+
+@pytest.mark.parametrize("name", ["photos.zip", "photos.tar.gz", "photos.7z"])
+def test_archives(
+    store: Any, photo_files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Their copies are removed, and messages name the URL."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    files = {f"{'cat' if number % 2 else 'dog'}/{number}.jpg": data for number, data in enumerate(photo_files.values())}
+    archive_of(files, tmp_path / name)
+    store.put("bucket", f"archives/{name}", (tmp_path / name).read_bytes())
+    url = f"s3://bucket/archives/{name}"
+    assert open_source(url).title == url
+    assert packed_from(url, tmp_path / "out") == packed_from(str(tmp_path / name), tmp_path / "here")
+    gc.collect()
+    assert list((tmp_path / "temporary").iterdir()) == []
+    store.put("bucket", f"archives/damaged-{name}", (tmp_path / name).read_bytes()[:-40])
+    with pytest.raises(SourceError, match=f"^s3://bucket/archives/damaged-{name}: cannot be read as "):
+        len(open_source(f"s3://bucket/archives/damaged-{name}").list_samples())
+    gc.collect()
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_an_archive_moves_to_a_folder_that_machines_share(
+    store: Any, photo_files: dict[str, bytes], tmp_path: Path
+) -> None:
+    data = next(iter(photo_files.values()))
+    archive_of({"cat/1.jpg": data, "dog/2.jpg": data}, tmp_path / "a.tar.gz")
+    source = open_source(tmp_path / "a.tar.gz")
+    source.prepare(tmp_path)
+    source.share(tmp_path / "shared")
+    (row, _) = source.list_samples().samples.to_pylist()
+    elsewhere = pickle.loads(pickle.dumps(source))
+    assert elsewhere.read(row["where"]) == data
+    assert sorted(path.name for path in (tmp_path / "shared").rglob("*")) == ["archive", "unpacked.tar"]
+
+
+ARRAYS = {"images": np.random.default_rng(0).integers(0, 256, (9, 12, 10, 3), np.uint8), "labels": np.arange(9) % 2}
+
+
+def array_files(kind: str, folder: Path) -> Path:
+    """The arrays in a file or folder of a kind."""
+    path = folder / f"x.{kind}"
+    if kind == "npz":
+        np.savez(path, **ARRAYS)
+    elif kind == "h5":
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(path, "w") as file:
+            for name, array in ARRAYS.items():
+                file[name] = array
+    else:
+        zarr = pytest.importorskip("zarr")
+        group = zarr.open_group(path, mode="w", zarr_format=int(kind[-1]))
+        for name, array in ARRAYS.items():
+            group.create_array(name, data=array, chunks=(4, *array.shape[1:]))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["npz", "h5", "zarr2", "zarr3"])
+def test_arrays(store: Any, tmp_path: Path, kind: str) -> None:
+    path = array_files(kind, tmp_path)
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    for file in files:
+        store.put("bucket", f"arrays/{file.relative_to(tmp_path).as_posix()}", file.read_bytes())
+    remote = packed_from(f"s3://bucket/arrays/{path.name}", tmp_path / "out")
+    assert remote == packed_from(str(path), tmp_path / "here")
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
         ("s3://bucket/sources/none", "^s3://bucket/sources/none: holds no file, or does not exist. Give a fo"),
-        ("s3://bucket/x.h5", "^s3://bucket/x.h5: is a URL, and this kind of source is read from files. Download"),
+        ("s3://bucket/none.zip", "^s3://bucket/none.zip: does not exist"),
+        ("s3://bucket/none.h5", "^s3://bucket/none.h5: does not exist"),
         ("s3://bucket/sources/none/*.tar", "^s3://bucket/sources/none/.*.tar: holds no .tar"),
     ],
 )
 def test_what_is_refused(store: Any, tmp_path: Path, source: str, message: str) -> None:
-    with pytest.raises(SourceError, match=message):
+    with pytest.raises((SourceError, RemoteError), match=message):
         packed_from(source, tmp_path / "out")
 
 
