@@ -8,13 +8,15 @@ A package that adds a source tests it so:
         def make(self, folder):
             ...  # writes three samples into the folder, and returns the path that is packed
 
-and one that adds a codec by a subclass of `CodecTests`.
+and one that adds a codec by a subclass of `CodecTests`, or a scheme of URLs by one of `SchemeTests`.
 """
 
 import dataclasses
 import io
 import pickle
+import tempfile
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -32,6 +34,10 @@ from gpuload.sources import FilesSource, Listing, Source, open_source, sources
 from gpuload.sources.files import OneFile
 from gpuload.sources.listing import addresses
 from gpuload.sources.source import open_files
+from gpuload.store.network import background
+from gpuload.store.objects import NoSuchObjectError, Objects
+from gpuload.store.schemes import Scheme, scheme_called
+from gpuload.store.url import URL, as_location
 from gpuload.types import Array
 
 
@@ -251,3 +257,106 @@ def _listed(source: Source, scratch: Path) -> Listing:
     scratch.mkdir()
     source.prepare(scratch)
     return source.list_samples()
+
+
+class SchemeTests:
+    """What gpuload relies on in a scheme of URLs. A subclass names it and an empty place.
+
+    Attributes:
+        kind: The class.
+    """
+
+    kind: ClassVar[type[Scheme]]
+
+    def make(self, folder: Path) -> str:
+        """The URL of an empty place.
+
+        Args:
+            folder: an empty folder, which the place may be in.
+        """
+        raise NotImplementedError
+
+    @pytest.fixture
+    def files(self) -> dict[str, bytes]:
+        """A packed set, and an object that is read in two ranges."""
+        with tempfile.TemporaryDirectory() as folder:
+            samples = [{"image": image, "label": 0} for image in _pictures()]
+            pack(samples, Path(folder) / "set", workers=1, progress=False)
+            paths = [path for path in Path(folder).rglob("*") if path.is_file()]
+            files = {
+                path.relative_to(folder).as_posix(): path.read_bytes() for path in paths
+            }
+        return {**files, "large.bin": bytes(range(256)) * 40_000}
+
+    @pytest.fixture
+    def url(self, tmp_path: Path, files: dict[str, bytes]) -> URL:
+        """The place, with these files."""
+        url = _url(self.make(tmp_path))
+        store = self.kind().open(url.text)
+        for name, content in files.items():
+            obstore = import_module("obstore")
+            obstore.put(store, name, content)
+        return url
+
+    def test_it_is_installed_under_its_name(self, tmp_path: Path) -> None:
+        url = _url(self.make(tmp_path))
+        assert type(scheme_called(url.scheme)) is self.kind, (
+            "declare it in the entry points of its package"
+        )
+
+    def test_objects_are_listed_by_their_names_below_the_url(
+        self, url: URL, files: dict[str, bytes]
+    ) -> None:
+        if not self.kind.lists:
+            pytest.skip("it lists nothing")
+        listed = background().wait(Objects(url).list())
+        assert {name: stored.size for name, stored in listed.items()} == {
+            name: len(content) for name, content in files.items()
+        }
+        inside = background().wait(Objects(url / "set").list())
+        assert set(inside) == {
+            name.removeprefix("set/") for name in files if name.startswith("set/")
+        }
+
+    def test_objects_are_read_whole_and_in_part(
+        self, url: URL, files: dict[str, bytes]
+    ) -> None:
+        objects = Objects(url)
+        for name, content in files.items():
+            whole_object = background().wait(objects.read_whole(name))
+            assert whole_object.data == content
+            part = background().wait(objects.read(name, 3, 10))
+            assert (bytes(part.data), part.size) == (content[3:10], len(content))
+
+    def test_what_is_not_there_is_told(self, url: URL) -> None:
+        with pytest.raises(NoSuchObjectError, match="does not exist"):
+            background().wait(Objects(url).read("absent", 0, 1))
+
+    def test_a_set_is_read_from_there(
+        self, url: URL, files: dict[str, bytes], tmp_path: Path
+    ) -> None:
+        dataset = Dataset(f"{url}/set/train", cache=tmp_path / "cache")
+        assert len(dataset) == len(_pictures())
+        assert dataset[0]["label"] == 0
+
+    def test_a_set_is_packed_there(self, tmp_path: Path) -> None:
+        url = f"{self.make(tmp_path)}/out"
+        if not self.kind.writes:
+            with pytest.raises(ArgumentError, match="can only be read"):
+                pack([{"image": _pictures()[0]}], url, workers=1)
+            return
+        samples = [{"image": image, "label": 0} for image in _pictures()]
+        pack(samples, url, workers=1, progress=False)
+        assert verify(url) == []
+
+
+def _url(text: str) -> URL:
+    location = as_location(text)
+    assert isinstance(location, URL), f"{text} is no URL that can be read here"
+    return location
+
+
+def _pictures() -> list[Image.Image]:
+    return [
+        Image.new("RGB", (40 + number, 30), (number, 90, 60)) for number in range(5)
+    ]

@@ -89,8 +89,9 @@ from gpuload.store.files import temporaries, write_atomically
 from gpuload.store.hub import is_pinned, pinned, place_of
 from gpuload.store.network import background
 from gpuload.store.objects import Objects, expand_url
+from gpuload.store.schemes import readable_schemes
 from gpuload.store.transfer import fetch_file
-from gpuload.store.url import SCHEMES, URL, as_location, refuse_urls, root_of, scheme_of
+from gpuload.store.url import URL, as_location, refuse_urls, root_of, scheme_of
 from gpuload.types import ClassNames
 
 IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp", "avif", "tif", "tiff")
@@ -236,7 +237,7 @@ def expand_shards(patterns: Sequence[str]) -> list[Path] | list[URL]:
     pin = cache(pinned)
     for pattern in patterns:
         for name in _expand_braces(pattern):
-            is_url = scheme_of(name) in SCHEMES
+            is_url = scheme_of(name) in readable_schemes()
             files = _at_url(name, pin) if is_url else _here(name)
             shards.update(dict.fromkeys(files))
     urls = [shard for shard in shards if isinstance(shard, URL)]

@@ -40,7 +40,8 @@ from gpuload.packing.output import (
 from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.store.cache import default_folder
 from gpuload.store.network import background
-from gpuload.store.objects import WRITABLE, Bucket, NoSuchObjectError, StoredObject
+from gpuload.store.objects import Bucket, NoSuchObjectError, StoredObject
+from gpuload.store.schemes import writable_schemes, writes
 from gpuload.store.url import URL
 
 CLAIM_NAME = ".packing.json"
@@ -271,8 +272,8 @@ class RemoteOutput(Output):
 
 
 def _check_options(url: URL, options: PackOptions) -> None:
-    if url.scheme not in WRITABLE:
-        writable = " or ".join(f"{name}://" for name in WRITABLE)
+    if not writes(url.scheme):
+        writable = " or ".join(f"{name}://" for name in writable_schemes())
         raise ArgumentError(
             f"{url}: {url.scheme}:// can only be read. Pack to a URL of {writable}, or into a folder"
         )

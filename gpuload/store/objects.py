@@ -18,13 +18,12 @@ from gpuload.counted import counted
 from gpuload.errors import ArgumentError, OutputError, RemoteError
 from gpuload.store.hub import hub_files, web_address, web_headers
 from gpuload.store.network import Patience, Problem, background, persist, together
+from gpuload.store.schemes import lists, scheme_called
 from gpuload.store.url import URL
 
 T = TypeVar("T")
 
 RANGE_BYTES = 8 << 20  # of a large object, asked for at a time
-WRITABLE = ("s3", "gs", "az")
-_LISTED = (*WRITABLE, "hf")
 _MOST_BYTES = 1 << 30  # of an object that is read into memory
 _PART_BYTES = 8 << 20  # of an upload
 _MOST_PARTS = 9_000  # S3 takes 10,000
@@ -94,9 +93,10 @@ class Objects:
         Raises:
             RemoteError: it cannot be read. NoSuchObjectError, Replaced, NoRanges.
         """
-        options: dict[str, Any] = {"range": (start, stop)}
-        if tag:
-            options["if_match"] = tag
+        options: dict[str, Any] = {
+            "range": (start, stop),
+            **({"if_match": tag} if tag else {}),
+        }
 
         async def once() -> Range:
             reply = await client().get_async(self._store(), name, options=options)
@@ -201,7 +201,7 @@ class Objects:
             RemoteError: the bucket does not exist, it cannot be listed, or a name leads outside of the URL: no name is
                 skipped silently.
         """
-        if self.url.scheme not in _LISTED:
+        if not lists(self.url.scheme):
             raise ArgumentError(
                 f"{self.url}: what lies at {self.url.scheme}:// cannot be listed. Name the files, with braces as in "
                 "'shards/train-{000..127}.tar'"
@@ -285,6 +285,9 @@ class Objects:
     def _open(self) -> Any:
         from obstore.store import from_url
 
+        scheme = scheme_called(self.url.scheme)
+        if scheme is not None:
+            return scheme.open(self.url.text)
         addresses = (
             os.environ.get(name) for name in _ENDPOINTS.get(self.url.scheme, ())
         )
@@ -351,7 +354,7 @@ _FAILURES: tuple[tuple[str, str, str, type[RemoteError]], ...] = (
     ("^(FileNotFound|NotFound)Error|status code: 404", "does not exist", "Check the URL", NoSuchObjectError),
     ("status code: 40[13]|^PermissionDenied|^Unauthenticated", "access was denied", _ACCESS, RemoteError),
     ("ExpiredToken", "the credentials have expired", _ACCESS, RemoteError),
-    ("status code: 416", "has no such bytes", "Check the URL", EmptyObjectError),
+    ("status code: 416|StartTooLarge", "has no such bytes", "Check the URL", EmptyObjectError),
     ("^(NotModified|Precondition)Error", "the server answered 304 or 412 unasked", _SERVER, RemoteError),
     ("MissingContentLength|UnexpectedRange|ContentRange",
      "the server does not send the bytes that were asked for, and says how many they are", _SERVER, RemoteError),
@@ -362,6 +365,14 @@ _KINDS = {
     "Interrupted": "the connection was cut",
     "Connect": "no connection",
 }
+
+
+def _access_to(scheme: str) -> str:
+    """How to give the credentials of a scheme."""
+    added = scheme_called(scheme)
+    if added is not None:
+        return added.credentials
+    return _CREDENTIALS.get(scheme, _NO_CREDENTIALS)
 
 
 def _problem(error: Exception, scheme: str, again: str) -> Problem:
@@ -378,11 +389,8 @@ def _problem(error: Exception, scheme: str, again: str) -> Problem:
         )
     for words, fault, advice, kind in _FAILURES:
         if re.search(words, text, re.DOTALL):
-            advice = (
-                _CREDENTIALS.get(scheme, _NO_CREDENTIALS)
-                if advice is _ACCESS
-                else advice
-            )
+            if advice is _ACCESS:
+                advice = _access_to(scheme)
             return Problem(
                 f"{fault} ({status})" if status in (401, 403) else fault,
                 advice,

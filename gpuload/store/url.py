@@ -12,9 +12,7 @@ from gpuload import errors
 from gpuload.checks import PATH, Rule
 from gpuload.errors import ArgumentError
 from gpuload.machine.installed import require
-
-# What obstore reads.
-SCHEMES = ("s3", "gs", "az", "https", "http", "hf")
+from gpuload.store.schemes import readable_schemes
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 # What pathlib makes of a URL. Such a folder may exist, so only these schemes, of which nobody calls a folder.
@@ -103,9 +101,10 @@ def as_location(value: Any) -> Path | URL | Any:
     if scheme is None:
         return path
     subject = without_secrets(path)
-    if scheme not in SCHEMES:
+    schemes = readable_schemes()
+    if scheme not in schemes:
         raise ArgumentError(
-            f"{subject}: cannot be read from here, expected a path, or a URL of {', '.join(SCHEMES)}. Copy it to a disk"
+            f"{subject}: cannot be read from here, expected a path, or a URL of {', '.join(schemes)}. Copy it to a disk"
         )
     text = os.fspath(path)
     if not _URL.match(text):
