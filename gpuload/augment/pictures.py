@@ -32,13 +32,15 @@ _WHOLE = 1e-6  # how far a number of pixels may be from a whole one, by rounding
 class DrawnBatch(NamedTuple):
     """What the views of further pictures are made from.
 
-    seed, epoch: Of the pass.
-    samples: int64 (N,), sample indices in stored order.
-    repeats: int64 (N,), how often each sample came before in this pass; None: never.
-    augments: Of the image, one for each view.
-    views: By picture, as far as they are made; one for each view.
-    sizes: By picture, int64 (N, 2), height and width of each.
-    lists: By list of pictures, the same of each picture.
+    Attributes:
+        seed: Of the pass.
+        epoch: Of the pass.
+        samples: int64 (N,), sample indices in stored order.
+        repeats: int64 (N,), how often each sample came before in this pass; None: never.
+        augments: Of the image, one for each view.
+        views: By picture, as far as they are made; one for each view.
+        sizes: By picture, int64 (N, 2), height and width of each.
+        lists: By list of pictures, the same of each picture.
     """
 
     seed: int
@@ -89,7 +91,11 @@ class MovedPicture(ABC):
 
     @abstractmethod
     def forms(self, leaders: Mapping[str, tuple[Form, ...]]) -> tuple[Form, ...]:
-        """What decoders are built for. leaders: the forms of other pictures, by name."""
+        """What decoders are built for.
+
+        Args:
+            leaders: The forms of other pictures, by name.
+        """
 
 
 class MovedMask(MovedPicture):
@@ -207,14 +213,16 @@ class Follower(MovedPicture):
         moves = scaled_steps(_geometric(view.steps), self._scale)
         if self._colors == "none":
             return moves
-        own = drawn.augments[number].draw_transforms(
+        colors = drawn.augments[number].draw_transforms(
             drawn.seed,
             drawn.epoch,
             drawn.samples,
             view_of(self.name, number),
             drawn.repeats,
         )
-        return moves if own is None else join([_without_moves(own), moves])
+        if colors is None:
+            return moves
+        return join([_without_moves(colors), moves])
 
 
 class FormOf(NamedTuple):
@@ -448,7 +456,9 @@ def followed(
     crops = view.crops
     outputs = np.rint(crops.own_sizes(view.size) * scale)
     ratio = sizes / leaders
-    first, last = (edge * ratio for edge in crops.edges)
+    first_corners, last_corners = crops.edges
+    first = first_corners * ratio
+    last = last_corners * ratio
     moved = _crops_of(crops, first, last, outputs, sizes, reach)
     frame = view.frame
     if not isinstance(frame, int):

@@ -251,19 +251,8 @@ class Collate:
             fields = {
                 name: _each(make.from_host, value) for name, value in values.items()
             }
-            for name, pixels in self._pixel_fields.items():
-                views = [
-                    self._array(make, pixels, array) for array in decoded.pictures[name]
-                ]
-                if self._marks and broken:
-                    owners = batch.encoded.owners(name)
-                    rows = _rows_of(owners, broken)
-                    _clear(views, rows, missing_value(pixels))
-                if self._patch and name == self.image:
-                    shapes = patch_shapes(batch.image_views[0], self._patch)
-                    fields[name] = _with_places(make, views[0], shapes)
-                else:
-                    fields[name] = self._pixels(batch, name, views, make)
+            for name in self._pixel_fields:
+                fields[name] = self._picture_field(name, batch, decoded, make, broken)
             if self._transforms:
                 fields = self._transform(batch, fields, arrays)
         if self._marks:
@@ -274,6 +263,25 @@ class Collate:
         if self._keys is None:
             return make_batch(self.handed_out, in_order)
         return dict(zip(self.keys, in_order, strict=True))
+
+    def _picture_field(
+        self,
+        name: str,
+        batch: Batch,
+        decoded: Decoded,
+        make: Arrays,
+        broken: Sequence[int],
+    ) -> Any:
+        """The pixels of a picture in all views."""
+        field = self._pixel_fields[name]
+        views = [self._array(make, field, array) for array in decoded.pictures[name]]
+        if self._marks and broken:
+            rows = _rows_of(batch.encoded.owners(name), broken)
+            _clear(views, rows, missing_value(field))
+        if self._patch and name == self.image:
+            shapes = patch_shapes(batch.image_views[0], self._patch)
+            return _with_places(make, views[0], shapes)
+        return self._pixels(batch, name, views, make)
 
     def _values(self, batch: Batch, decoded: Decoded) -> dict[str, Any]:
         """The fields besides the pixels: as they were prepared, or where functions of samples moved them, anew."""
@@ -403,8 +411,8 @@ def _of_samples(pixels: Any, counts: I64, spec: Pictures, make: Arrays) -> Any:
     rows = Ragged(counts, None)
     places = rows.samples * spec.count + rows.positions
     padded[make.from_host(places)] = pixels
-    whole = padded.reshape(len(counts), spec.count, *pixels.shape[1:])
-    return PaddedPictures(whole, make.from_host(counts))
+    by_sample = padded.reshape(len(counts), spec.count, *pixels.shape[1:])
+    return PaddedPictures(by_sample, make.from_host(counts))
 
 
 def _names_added(transforms: Iterable[BatchTransform]) -> set[str]:
@@ -578,8 +586,9 @@ def moved_list(
     elif spec.geometry == "own":
         moved = AsImage(field.name, image, form)
     else:
-        own = "own" if colors == "each" else colors
-        moved = Follower(field.name, spec.like or image, spec.scale, own, form)
+        colors_of_one = "own" if colors == "each" else colors
+        leader = spec.like or image
+        moved = Follower(field.name, leader, spec.scale, colors_of_one, form)
     return MovedList(moved, spec.chosen, spec.geometry, colors)
 
 
@@ -621,7 +630,11 @@ def _rows(
 
 
 def _rows_of(owners: I64 | None, samples: Sequence[int]) -> list[int]:
-    """The pictures of these samples. owners: the sample of each picture; None: there is one of each."""
+    """The pictures of these samples.
+
+    Args:
+        owners: The sample of each picture; None: there is one of each.
+    """
     if owners is None:
         return list(samples)
     rows: list[int] = np.flatnonzero(np.isin(owners, list(samples))).tolist()

@@ -67,8 +67,7 @@ class BatchDrawing:
         view."""
         fields = batch if isinstance(batch, Mapping) else batch._asdict()
         samples = min(count, len(_views_of(fields[self._image])[0]))
-        of_samples = {name: _by_sample(value) for name, value in fields.items()}
-        drawn = map_tree(_as_numpy, take(of_samples, slice(samples)))
+        drawn = _first_samples(fields, samples)
         views = self._levels(drawn)
         cells = []
         for row in range(samples):
@@ -154,6 +153,13 @@ def _stretched(values: Any) -> Image.Image:
     numbers = np.asarray(values, np.float32)
     planes = numbers if numbers.ndim == 3 else numbers[None]
     return as_picture(np.moveaxis(planes, 0, 2))
+
+
+def _first_samples(fields: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """The fields of the first samples, as NumPy arrays."""
+    by_sample = {name: _by_sample(value) for name, value in fields.items()}
+    first: dict[str, Any] = map_tree(_as_numpy, take(by_sample, slice(count)))
+    return first
 
 
 def _views_of(images: Any) -> tuple[Any, ...]:

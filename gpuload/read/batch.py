@@ -184,8 +184,8 @@ def chosen(
     assert isinstance(pictures, Ragged)
     counts, positions = choice(pictures.counts)
     starts = np.repeat(pictures.ends - pictures.counts, counts)
-    some = Ragged(counts, take(pictures.content, starts + positions))
-    return replace(encoded, pictures={**encoded.pictures, name: some})
+    chosen_pictures = Ragged(counts, take(pictures.content, starts + positions))
+    return replace(encoded, pictures={**encoded.pictures, name: chosen_pictures})
 
 
 def _chosen(

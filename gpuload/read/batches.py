@@ -247,8 +247,8 @@ class BatchReader:
                 encoded = swapped(encoded, picture.name, picture.swapped_with, mirror)
             if isinstance(picture, MovedList):
                 encoded = chosen(encoded, picture.name, picture.choose)
-            own = _with_sizes(drawn._replace(views=leaders), encoded)
-            moved = picture.move(own)
+            drawn_so_far = _with_sizes(drawn._replace(views=leaders), encoded)
+            moved = picture.move(drawn_so_far)
             stored = encoded.pictures[picture.name]
             if isinstance(stored, Ragged):
                 views[picture.name] = Ragged(stored.counts, moved)

@@ -297,8 +297,8 @@ class Window:
                 for chunk in chunks
             ]
             self._values[name] = Ragged(np.concatenate(counts), np.concatenate(values))
-        found: Ragged[Any] = self._values[name]
-        return found
+        lists: Ragged[Any] = self._values[name]
+        return lists
 
     def _views(self, name: str, shard_of: I64, rows: I64) -> MemberViews:
         field = self._fields[name]

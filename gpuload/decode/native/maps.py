@@ -189,22 +189,29 @@ class MapView:
     def _weighted(self, pictures: Array, view: View, rows: slice) -> tuple[F32, Bools]:
         """Each pixel from its neighbours, of which those without a value have no weight."""
         channels = self._values.channels
-        held = [self._weighed(picture) for picture in pictures]
-        weighed = pictures.copy()
-        weighed["pixels"] = [array.ctypes.data for array in held]
-        weighed["stride"] = [array.strides[0] for array in held]
-        sums = np.zeros((len(pictures), channels + 1, *self._view.size), np.float32)
-        bands = Bands(4, channels + 1, channels + 1, 1, 0)
-        self.cuts.make(weighed, rows, as_levels(sums, bands))
+        sums = self._sums(pictures, rows)
         weights = sums[:, channels:]
         if view.steps is not None:
             everywhere = np.full((len(sums), *self._view.size), _INSIDE, np.uint8)
             sums, marks = warp_values(sums, everywhere, view.steps)
             weights = sums[:, channels:] * (marks[:, None] == _INSIDE)
         valid = weights[:, 0] > _HALF
-        safe = np.where(valid[:, None], weights, np.float32(1))
-        values = (sums[:, :channels] / safe).astype(np.float32)
+        divisors = np.where(valid[:, None], weights, np.float32(1))
+        values = (sums[:, :channels] / divisors).astype(np.float32)
         return values, valid
+
+    def _sums(self, pictures: Array, rows: slice) -> F32:
+        """float32 (n, C + 1, height, width): weighted sums of neighbours, and of their weights."""
+        channels = self._values.channels
+        # What the addresses below belong to.
+        planes = [self._weighed(picture) for picture in pictures]
+        weighed = pictures.copy()
+        weighed["pixels"] = [array.ctypes.data for array in planes]
+        weighed["stride"] = [array.strides[0] for array in planes]
+        sums = np.zeros((len(pictures), channels + 1, *self._view.size), np.float32)
+        bands = Bands(4, channels + 1, channels + 1, 1, 0)
+        self.cuts.make(weighed, rows, as_levels(sums, bands))
+        return sums
 
     def _weighed(self, picture: Any) -> F32:
         """float32 (height, width, channels + 1): values, and 1 where they are valid."""
@@ -222,12 +229,14 @@ class MapView:
 
 def _pixels_of(picture: Any, pixels: Pixels) -> Array:
     """(height, width, channels): the pixels of one of `PICTURE`, which must stay alive."""
-    height, width, stride = (int(picture[n]) for n in ("height", "width", "stride"))
+    height = int(picture["height"])
+    width = int(picture["width"])
+    stride = int(picture["stride"])
     memory = (ctypes.c_uint8 * (height * stride)).from_address(int(picture["pixels"]))
     values = np.ctypeslib.as_array(memory).view(pixels.dtype).reshape(height, -1)
     step = stride // (width * values.itemsize)
-    every = values[:, : width * step].reshape(height, width, step)
-    return every[..., : pixels.channels]
+    by_pixel = values[:, : width * step].reshape(height, width, step)
+    return by_pixel[..., : pixels.channels]
 
 
 def warp_values(values: Array, marks: Array, steps: Steps) -> tuple[Array, Array]:
@@ -240,8 +249,8 @@ def warp_values(values: Array, marks: Array, steps: Steps) -> tuple[Array, Array
     item = values.itemsize
     as_bytes = np.ascontiguousarray(values).view(np.uint8)
     planes = np.moveaxis(as_bytes.reshape(count, channels, height, width, item), 4, 2)
-    each = planes.reshape(count, channels * item, height, width)
-    moved = transform(np.concatenate([each, marks[:, None]], axis=1), steps)
+    byte_planes = planes.reshape(count, channels * item, height, width)
+    moved = transform(np.concatenate([byte_planes, marks[:, None]], axis=1), steps)
     planes = moved[:, :-1].reshape(count, channels, item, height, width)
     last = np.ascontiguousarray(np.moveaxis(planes, 2, 4))
     return last.view(values.dtype)[..., 0], moved[:, -1]
