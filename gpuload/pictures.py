@@ -8,6 +8,7 @@ import base64
 import io
 import math
 import re
+import warnings
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 
 from gpuload.formats import Conversion, converted, open_file
 from gpuload.headers.jpeg import LOSSLESS_FRAME
-from gpuload.types import U8, Array, ClassNames
+from gpuload.types import F32, U8, Array, ClassNames
 
 MAX_PIXELS = 178_956_970  # Pillow's: 0.5 GB as RGB
 
@@ -138,22 +139,38 @@ def draw_keypoints(image: Image.Image, instances: npt.ArrayLike) -> None:
                 draw.ellipse(spot, outline=color, width=2)
 
 
+_STRETCHED = (2, 98)  # percentiles of an image
+STRETCH = "of each image, its 2nd percentile is black and its 98th is white"
+
+
 def as_rgb(pixels: Any) -> U8:
     """uint8 (..., height, width, 3), of uint8, uint16 or floats (..., height, width, channels).
 
-    One or two channels become gray, by the first; of more the first three are shown. 16 bits lose the lower half.
-    Floats have no range of their own: of each image the smallest value becomes black and the largest white.
+    One or two channels become gray, by the first; of more the first three are shown. 16 bits and floats seldom use all
+    of their range: they are stretched, as `STRETCH` says.
     """
     shown = (
         pixels[..., :3]
         if pixels.shape[-1] > 2
         else np.repeat(pixels[..., :1], 3, axis=-1)
     )
-    if shown.dtype == np.uint16:
-        shown = (shown >> 8).astype(np.uint8)
-    elif shown.dtype != np.uint8:
-        shown = np.rint(255 * stretched(shown)).astype(np.uint8)
+    if shown.dtype != np.uint8:
+        shown = np.rint(255 * _stretched_between(shown)).astype(np.uint8)
     return np.ascontiguousarray(shown)
+
+
+def _stretched_between(images: Array) -> F32:
+    """(..., height, width, channels) in 0..1, as `STRETCH` says. What is no number is black."""
+    levels = np.asarray(images, np.float32)
+    known = np.where(np.isfinite(levels), levels, np.nan)
+    axes = (-3, -2, -1)
+    dark, bright = _STRETCHED
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of an image of no number
+        low = np.nanpercentile(known, dark, axes, keepdims=True, method="lower")
+        high = np.nanpercentile(known, bright, axes, keepdims=True, method="higher")
+    shares: F32 = (known - low) / np.maximum(high - low, 1e-6)
+    return np.nan_to_num(np.clip(shares, 0, 1))
 
 
 def stretched(images: Array) -> Array:

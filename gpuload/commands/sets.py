@@ -397,7 +397,7 @@ class Show:
         from gpuload.fields.picture_lists import PicturesKind
         from gpuload.fields.pictures import PictureKind
         from gpuload.fields.registry import draw_fields
-        from gpuload.pictures import Cell, as_picture, draw_sheet
+        from gpuload.pictures import STRETCH, Cell, as_picture, draw_sheet
 
         out = Path(self.output)
         if not out.is_dir():
@@ -426,6 +426,8 @@ class Show:
             if further:
                 image = Cell(picture, dataset.manifest.image.name)
                 picture = draw_sheet([image, *further])
+            if dataset.manifest.pixels.dtype != "uint8":
+                say(f"  shown: {STRETCH}")
             save_picture(picture, out / f"{stem}.png", "gpuload show", "-o")
         return DONE
 

@@ -82,10 +82,10 @@ class BatchDrawing:
     def _levels(self, batch: Mapping[str, Any]) -> list[Any]:
         """As `undo_normalize`, of each view of the image."""
         stored = self._fields.get(self._image)
-        are_floats = stored is not None and stored.dtype == "<f4"
+        is_deep = stored is not None and stored.dtype in ("<u2", "<f4")
         views = _views_of(batch[self._image])
         return [
-            undo_normalize(images, form, are_floats)
+            undo_normalize(images, form, is_deep)
             for images, form in zip(views, self._forms, strict=True)
         ]
 
@@ -166,15 +166,19 @@ def _views_of(images: Any) -> tuple[Any, ...]:
     return images if isinstance(images, tuple) else (images,)
 
 
-def undo_normalize(images: Any, form: Form, floats: bool = False) -> Any:
+def undo_normalize(images: Any, form: Form, is_deep: bool = False) -> Any:
     """uint8 (N, height, width, 3) from a batch (N, C, height, width) and the constants of its normalisation; a list
     from a list of images.
 
-    If each image was normalised by its own constants, or the set's pixels are floats, the smallest value of an image
-    becomes 0 and its largest 255.
+    If each image was normalised by its own constants, the smallest value of an image becomes 0 and its largest 255.
+
+    Args:
+        images: The batch.
+        form: Of its view.
+        is_deep: Whether the set's pixels are of 16 bits or floats, which are stretched as `as_rgb` does it.
     """
     if isinstance(images, list):  # each of its own size
-        return [undo_normalize(image[None], form, floats)[0] for image in images]
+        return [undo_normalize(image[None], form, is_deep)[0] for image in images]
     values = _as_numpy(images).transpose(0, 2, 3, 1)
     if values.dtype == np.uint8:
         return as_rgb(values)
@@ -183,9 +187,11 @@ def undo_normalize(images: Any, form: Form, floats: bool = False) -> Any:
         levels = levels * np.array(form.std, np.float32) + np.array(
             form.mean, np.float32
         )
+    if is_deep:
+        return as_rgb(levels)
     levels = (
         stretched(levels)
-        if floats or form.normalize == "image"
+        if form.normalize == "image"
         else np.clip(np.nan_to_num(levels), 0, 1)
     )
     return as_rgb(np.rint(levels * 255).astype(np.uint8))

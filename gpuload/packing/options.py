@@ -344,6 +344,11 @@ class Encoding:
         )
 
     @property
+    def keeps_arrays(self) -> bool:
+        """Whether arrays stay as they are until they are packed, of any type and number of channels."""
+        return self.mode != "RGB" or self.conversion.changes_values
+
+    @property
     def mask_rules(self) -> MaskRules:
         """How masks are read."""
         return MaskRules(self.masks, self.turn_masks)

@@ -178,7 +178,7 @@ def pack(
     out, options = _whole_set(out, options)
     source = source.with_options(
         own_splits=own_splits and source.options.own_splits,
-        as_stored=options.mode != "RGB" or options.conversion.changes_values,
+        as_stored=options.keeps_arrays,
         conversion=options.conversion,
     )
     check_packages(options)

@@ -14,6 +14,8 @@ from PIL import Image
 from gpuload.errors import DecodeError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import draw_fields, kind_of
+from gpuload.formats import Conversion, Raster, converted, open_file
+from gpuload.headers import jpeg, npy
 from gpuload.packing.options import PackOptions
 from gpuload.packing.plan import check_names, make_plan
 from gpuload.packing.workers import prepare_source
@@ -21,7 +23,7 @@ from gpuload.pictures import Cell, as_rgb, decode_image, draw_sheet, thumbnail
 from gpuload.sources.listing import NAME, Listing, addresses
 from gpuload.sources.registry import sources
 from gpuload.sources.source import FilesSource, Source
-from gpuload.types import ClassNames
+from gpuload.types import Array, ClassNames
 
 _SHOWN = 10  # samples in the picture
 _CELL_PX = 256
@@ -53,6 +55,9 @@ def preview(source: Source, options: PackOptions) -> Preview:
         SourceError: as a run does.
     """
     with TemporaryDirectory(prefix="gpuload-preview-") as scratch:
+        source = source.with_options(
+            as_stored=options.keeps_arrays, conversion=options.conversion
+        )
         source = prepare_source(source, Path(scratch))
         listing = source.list_samples()
         check_names(listing.fields, listing.classes)
@@ -118,16 +123,30 @@ def _sheet(source: Source, listing: Listing) -> Image.Image:
     return draw_sheet(cells)
 
 
+def _picture_of(data: bytes | Array, conversion: Conversion) -> Image.Image:
+    """RGB, of the values that will be packed."""
+    if isinstance(data, bytes) and data.startswith(npy.START):
+        data = npy.read_array(data)
+    values: Image.Image | Array
+    if isinstance(data, bytes):
+        if data.startswith(jpeg.START) and conversion == Conversion():
+            return decode_image(data)
+        values = converted(open_file(data, conversion).load(), conversion)
+    elif conversion.changes_values:
+        values = converted(Raster(values=data), conversion)
+    else:
+        values = data
+    if isinstance(values, Image.Image) and values.mode in ("L", "RGB", "RGBA"):
+        return values.convert("RGB")
+    pixels = np.asarray(values)
+    return Image.fromarray(as_rgb(pixels if pixels.ndim == 3 else pixels[..., None]))
+
+
 def _drawn(
     source: Source, fields: tuple[Field, ...], row: dict[str, Any], place: str
 ) -> Image.Image:
     """An image with its fields, as far as these are drawn."""
-    data = source.read(place)
-    if isinstance(data, np.ndarray):
-        plane = data if data.ndim == 3 else data[..., None]
-        picture = Image.fromarray(as_rgb(plane))
-    else:
-        picture = decode_image(data)
+    picture = _picture_of(source.read(place), source.options.conversion)
     size = {"width": picture.width, "height": picture.height}
 
     def look(field: Field) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from gpuload.augment import Augment
 from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
 from gpuload.order.epoch import measure_mixing, smallest_good_window
+from gpuload.pictures import STRETCH
 from gpuload.report.facts import SplitFacts, aspect, find_extremes, look_at_all
 from gpuload.report.groups import MOST_SHOWN, class_tables, find_duplicates
 from gpuload.report.samples import (
@@ -264,6 +265,7 @@ def _split(part: SplitFacts) -> dict[str, Any]:
         ],
         "classes": None if dataset.classes is None else len(dataset.classes),
         "fingerprint": dataset.fingerprint,
+        "shown": STRETCH if manifest.pixels.dtype != "uint8" else None,
         "mean": manifest.mean,
         "std": manifest.std,
     }

@@ -21,7 +21,9 @@ import gpuload
 from gpuload import cli
 from gpuload.formats import codecs
 from gpuload.packing.image import prepare_image
-from gpuload.packing.options import Encoding
+from gpuload.packing.options import Encoding, PackOptions
+from gpuload.packing.preview import preview
+from gpuload.sources import open_source
 from gpuload.types import Array
 
 tifffile = pytest.importorskip("tifffile", reason="needs the extra 'codecs'")
@@ -445,6 +447,25 @@ def test_bands_of_arrays_and_files(tmp_path: Path) -> None:
     assert len(data) == 2
     for sample in (data[0], data[1]):
         assert np.abs(np.asarray(sample["image"]).astype(float) - shown).max() <= 0.51
+
+
+def test_a_dry_run_and_show_draw_what_is_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files that Pillow does not open; 16 bits are stretched, which is said."""
+    dark = tiff(np.full((40, 40, 5), 30, np.uint16), **GRAY, planarconfig="contig")
+    split = np.zeros((40, 40, 5), np.uint16)
+    split[:, 20:] = 900
+    write_files(tmp_path, {"in/a/1.tif": dark, "in/a/2.tif": tiff(split, **GRAY, planarconfig="contig")})
+    options = PackOptions(bands=(4, 3, 2), scale=(0, 60))
+    sheet = np.asarray(preview(open_source(tmp_path / "in"), options).sheet)
+    assert (sheet == (128, 128, 128)).all(axis=2).sum() >= 1_000
+    command = ["pack", str(tmp_path / "in"), str(tmp_path / "out"), "--mode", "uint16x5", "--encode", "raw"]
+    assert cli.main([*command, "--workers", "1", "--no-shuffle"]) == 0
+    assert cli.main(["show", str(tmp_path / "out" / "train"), "1", "-o", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "shown: of each image, its 2nd percentile is black and its 98th is white" in said
+    (picture,) = tmp_path.glob("*.png")
+    levels = np.asarray(Image.open(picture))
+    assert levels[:, :20].max() == 0 and levels[:, 20:40].min() == 255
 
 
 def test_pil_images_are_scaled_as_their_files(tmp_path: Path) -> None:

@@ -221,8 +221,12 @@ def test_what_a_person_sees() -> None:
     gray = np.array([[[7]], [[200]]], np.uint8)
     assert as_rgb(gray).tolist() == [[[7, 7, 7]], [[200, 200, 200]]]
     assert as_rgb(np.array([[[1, 2, 3, 4]]], np.uint8)).tolist() == [[[1, 2, 3]]]
-    assert as_rgb(np.array([[[0x1234, 0x5678, 0xFFFF]]], np.uint16)).tolist() == [[[0x12, 0x56, 0xFF]]]
+    assert as_rgb(np.array([[[0x1234, 0x5678, 0xFFFF]]], np.uint16)).tolist() == [[[0, 73, 255]]]
     floats = np.array([[[300.0], [np.nan]], [[-100.0], [100.0]]], np.float32)
-    assert as_rgb(floats)[..., 0].tolist() == [[255, 64], [0, 128]]  # nan counts as 0
+    assert as_rgb(floats)[..., 0].tolist() == [[255, 0], [0, 128]]  # what is no number is black
+    hot = np.arange(10_000, dtype=np.uint16).reshape(100, 100, 1)
+    hot[0, 0] = 65_535  # which does not darken the others
+    levels = as_rgb(hot)[..., 0]
+    assert levels[1].max() == 0 and abs(int(levels[50, 0]) - 127) <= 2 and levels[98:].min() >= 254
     many = np.stack([floats, floats * 100])
     assert (as_rgb(many)[0] == as_rgb(many)[1]).all()
