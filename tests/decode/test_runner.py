@@ -140,22 +140,21 @@ def test_what_is_begun_while_another_thread_closes_is_ended_too(monkeypatch: pyt
     """Batches that the waiting thread submits when those before them have been abandoned already."""
     abandoned, begun = threading.Event(), threading.Event()
     stage = Endless(lambda: (abandoned.set(), begun.wait(250)))
-    submit, submitted = Threads.submit, []
+    queue, submitted = Threads.queue, []
 
-    def submit_late(threads: Threads, *args: Any) -> Any:
+    def queue_late(threads: Threads, task: Task[Any]) -> None:
         if threading.current_thread() is asking:
             submitted.append(threads)
             if len(submitted) == 3:  # of the second batch
                 abandoned.wait(250)
-        task = submit(threads, *args)
+        queue(threads, task)
         if len(submitted) == 6:
             begun.set()
-        return task
 
     runner = Runner([stage, Noted("after")], 2)
     asking = threading.Thread(target=lambda: list(runner.decode(iter([made(1)] * 9))))
     closing = threading.Thread(target=runner.close)
-    monkeypatch.setattr(Threads, "submit", submit_late)
+    monkeypatch.setattr(Threads, "queue", queue_late)
     asking.start()
     while len(submitted) < 3 or not stage.entered.wait(0.01):
         time.sleep(0.001)
