@@ -1,11 +1,10 @@
 """Encoded images in memory, as kernels decode them: JPEGs and PNGs, each batch to pixels of one layout."""
 
-import threading
 from typing import Any
 
 import numpy as np
 
-from gpuload.kernels.jpeg import Scratch
+from gpuload.kernels.jpeg import Scratch, ThreadScratch
 from gpuload.kernels.loading import kernel
 from gpuload.kernels.structs import PICTURE, ImageBatch, ImageThread, address
 from gpuload.types import I64, U8, Array
@@ -58,12 +57,7 @@ def new_scratch() -> Scratch:
     return Scratch("image_scratch_bytes")
 
 
-class _ThreadScratch(threading.local):
-    def __init__(self) -> None:
-        self.scratch = new_scratch()
-
-
-_thread = _ThreadScratch()
+_thread = ThreadScratch("image_scratch_bytes")
 
 
 def decode_rgb(data: bytes, height: int, width: int) -> U8 | None:

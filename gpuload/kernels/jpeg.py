@@ -25,12 +25,18 @@ class Scratch:
         self.address: int = -(-self._memory.ctypes.data // _CACHE_LINE) * _CACHE_LINE
 
 
-class _ThreadScratch(threading.local):
-    def __init__(self) -> None:
-        self.scratch = Scratch()
+class ThreadScratch(threading.local):
+    """A `Scratch` for each thread.
+
+    Args:
+        name: of the kernel that says its size.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.scratch = Scratch(name)
 
 
-_thread = _ThreadScratch()
+_thread = ThreadScratch("jpeg_scratch_bytes")
 
 
 def find_points(

@@ -127,12 +127,12 @@ class TarsSource(Source):
 
     def _samples(
         self, path: Path, image: Field | None, findings: Findings | None = None
-    ) -> Iterator["_Sample"]:
+    ) -> Iterator["_TarSample"]:
         """findings: receives members that belong to no sample."""
         others = list[tuple[str, str]]()
         for key, members in group_members(read_members(path, others)):
             by_end = by_extension(path, key, members)
-            yield _Sample(key, by_end, _image_of(by_end, image))
+            yield _TarSample(key, by_end, _image_of(by_end, image))
         if findings is not None:
             for member, kind in others:
                 findings.reject(
@@ -172,7 +172,7 @@ class TarsSource(Source):
         self,
         number: int,
         name: str,
-        sample: "_Sample",
+        sample: "_TarSample",
         fields: Sequence[Field],
         image: Field | None,
     ) -> Row:
@@ -263,7 +263,7 @@ def _decompressed(path: Path, scratch: Path) -> Path:
     return target
 
 
-class _Sample(NamedTuple):
+class _TarSample(NamedTuple):
     """The members of a sample by extension, and its image, if it has one."""
 
     key: str
@@ -310,7 +310,7 @@ class _Packed:
         self.count = 0
         self.lies_in_folders = True
 
-    def add(self, sample: _Sample) -> None:
+    def add(self, sample: _TarSample) -> None:
         listed = {
             end for field in self._lists for end in list_ends(sample.members, field)
         }
