@@ -76,6 +76,7 @@ KINDS = {
     "repeated": Kind({"sampling": gpuload.Repeated(3)}, in_order=False),
     "mixture": Kind({}),
     "stratified": Kind({}),
+    "scheduled": Kind({}),
     "buckets": Kind(
         {"augment": gpuload.Augment(SIZES, crop="cover", dtype="uint8")},
         fixed=True,
@@ -182,6 +183,11 @@ def data_of(name: str, packed: Path) -> Any:
         return gpuload.mix(
             parts, batches="stratified" if name == "stratified" else "shuffled"
         )
+    if name == "scheduled":
+        weights = {0: 3, 150: 0, 400: 1}, {0: 1, 300: 2}
+        halves = dataset.subset(range(40)), dataset.subset(range(30, SAMPLES))
+        parts = list(zip(halves, weights, strict=True))
+        return gpuload.mix(parts, by="sample", between="linear")
     return dataset.subset(range(5, 50)) if KINDS[name].subset else dataset
 
 
