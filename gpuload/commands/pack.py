@@ -26,6 +26,7 @@ from gpuload.sources.numbering import read_classes
 from gpuload.sources.registry import parse_options, sources
 from gpuload.store.url import URL, as_location, scheme_of
 
+_MOST_CHANGES = 8  # of encodings that are named
 _MOST_CLASSES = 100  # that a dry run prints
 
 # The fields of `PackOptions` and `Encoding` that are options.
@@ -353,6 +354,14 @@ def _summarise(report: packer.PackReport) -> None:
     kept = stored_anew.pop(KEPT, 0)
     if stored_anew:
         say(f"re-encoded: {_counts(stored_anew)}; {kept:,} kept unchanged")
+    by_images = sorted(report.costs.items(), key=lambda entry: -entry[1].images)
+    for change, cost in by_images[:_MOST_CHANGES]:
+        before = decimal(int(cost.read_bytes))
+        after = decimal(int(cost.stored_bytes))
+        each_ms = 1e3 * cost.seconds / cost.images
+        say(
+            f"  {int(cost.images):,} × {change}: {before} became {after}, {each_ms:.2g} ms of a core each"
+        )
     say(*(f"note: {note}" for note in report.notes))
     _say_rejected(report)
     if report.packed:

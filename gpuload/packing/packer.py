@@ -1,5 +1,6 @@
 """Packs a source into shards: lists and plans the samples, has workers pack them, then describes each split."""
 
+import dataclasses
 import json
 import math
 import os
@@ -44,7 +45,7 @@ from gpuload.packing.plan import (
     refuse_change,
     settings_of,
 )
-from gpuload.packing.shard import ShardJob, ShardReport, pack_shard
+from gpuload.packing.shard import ShardJob, ShardReport, StoringCost, pack_shard
 from gpuload.packing.spread import rounded, spread_of
 from gpuload.packing.workers import (
     Blame,
@@ -91,7 +92,8 @@ class PackReport:
     by `StoredImage.kind`, "kept" or what a re-encoded image was before. rejected: the rejected and skipped samples, by
     split. notes: sentences for the user. packed: images that this run has packed itself, without those of a set that it
     extended or a run that it resumed. elapsed_s: the time for that. packing_s: the part of it in which shards were
-    packed, without listing the samples and starting the workers.
+    packed, without listing the samples and starting the workers. costs: of images that are stored in another encoding,
+    by the change, such as "tiff → .npy"; without those of a set that was extended.
     """
 
     folder: Path | URL
@@ -102,6 +104,7 @@ class PackReport:
     packed: int
     elapsed_s: float
     packing_s: float = 0.0
+    costs: Mapping[str, StoringCost] = dataclasses.field(default_factory=dict)
 
     @property
     def images(self) -> int:
@@ -673,6 +676,7 @@ class _PackingRun:
             packed=self.packed_now,
             elapsed_s=elapsed_s,
             packing_s=self.packing_s,
+            costs={name: StoringCost(*cost) for name, cost in total.costs.items()},
         )
 
     def _rejected(self, *splits: PlannedSplit) -> list[Rejection]:

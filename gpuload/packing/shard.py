@@ -34,7 +34,7 @@ from gpuload.fields.picture_lists import (
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import index_schema, kind_of
 from gpuload.packing.annotations import fit_annotations
-from gpuload.packing.image import StoredImage, prepare_image, store_picture
+from gpuload.packing.image import KEPT, StoredImage, prepare_image, store_picture
 from gpuload.packing.options import Encoding
 from gpuload.packing.output import cannot_write
 from gpuload.packing.plan import MEASURED, ROW, read_plan, shard_name
@@ -92,6 +92,18 @@ class ShardJob(Blamable):
         return report
 
 
+class StoringCost(NamedTuple):
+    """What images have cost that are stored in another encoding.
+
+    images: their number. read_bytes, stored_bytes: before and after. seconds: of a core, for decoding and encoding.
+    """
+
+    images: float = 0
+    read_bytes: float = 0
+    stored_bytes: float = 0
+    seconds: float = 0.0
+
+
 @dataclass
 class ShardReport:
     """The content of a shard, filled while it is packed, or of several. As JSON it outlives the process that packed the
@@ -109,6 +121,7 @@ class ShardReport:
     remarks: counts by a sentence for the user, see `Kind.remarks`.
     seconds: that packing it took.
     scales: counts of masks by field and scale, see `StoredMember`.
+    costs: of images that are stored in another encoding, `StoringCost`s by the change, such as "tiff → .npy".
     """
 
     shards: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -124,6 +137,7 @@ class ShardReport:
     scales: Counter[str] = dataclasses.field(default_factory=Counter)
     extensions: Counter[str] = dataclasses.field(default_factory=Counter)
     counts: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    costs: dict[str, Sequence[float]] = dataclasses.field(default_factory=dict)
 
     def add(self, other: "ShardReport") -> None:
         """Adds what another one says."""
@@ -144,6 +158,18 @@ class ShardReport:
         self.extensions += other.extensions
         for name, counts in other.counts.items():
             self.count(name, *counts)
+        for change, cost in other.costs.items():
+            self.add_cost(change, cost)
+
+    def add_cost(self, change: str, cost: Sequence[float]) -> None:
+        """Adds what a change of encoding has cost.
+
+        Args:
+            change: Such as "tiff → .npy".
+            cost: A `StoringCost`, or what JSON makes of it.
+        """
+        before = self.costs.get(change, StoringCost())
+        self.costs[change] = StoringCost(*map(sum, zip(before, cost, strict=True)))
 
     def count(self, name: str, *pictures: int) -> None:
         """Notes how many pictures samples have in a list."""
@@ -320,7 +346,9 @@ class _Packing:
             self.report.read_bytes += (
                 len(data) if isinstance(data, bytes) else data.nbytes
             )
+            begin = time.process_time()
             image = prepare_image(data, values[MEASURED], self.job.encoding)
+            seconds = time.process_time() - begin
             image = fit_annotations(
                 image, data, (values.get(DRAWN_WIDTH, 0), values.get(DRAWN_HEIGHT, 0))
             )
@@ -358,6 +386,10 @@ class _Packing:
             raise DecodeError("does not fit into memory") from None
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+        if image.kind != KEPT:
+            size = len(data) if isinstance(data, bytes) else data.nbytes
+            cost = StoringCost(1, size, len(image.data), seconds)
+            self.report.add_cost(f"{image.kind} → .{image.member}", cost)
         return image, stored
 
     def _read_list(self, field: Field, places: Sequence[str]) -> list[StoredMember]:

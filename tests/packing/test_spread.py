@@ -1,11 +1,16 @@
 """Mean, std and percentiles of sets of 16 bits, floats and many bands."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from images import encode, write_files
+from PIL import Image
+from reading import rows_of
+from rich.filesize import decimal
 
 import gpuload
 from gpuload import cli
@@ -108,6 +113,22 @@ def test_negative_numbers_are_in_order() -> None:
     values = [numbers[0] for numbers in measured.percentiles.values()]
     assert values == sorted(values) and values[0] == -500 and values[-1] == 499
     np.testing.assert_allclose(values[2], -490, rtol=0.01)
+
+
+def test_the_summary_says_what_became_of_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Into what they were encoded, their bytes before and after, and the time of each."""
+    pixels = RANDOM.integers(0, 256, (60, 80, 3)).astype(np.uint8)
+    files = {f"in/a/{number}.bmp": encode(Image.fromarray(pixels), "BMP") for number in range(3)}
+    write_files(tmp_path, {**files, "in/a/3.png": encode(Image.fromarray(pixels), "PNG")})
+    settings = ("--lossless", "--workers", "1", "--maxcount", "2")
+    assert cli.main(["pack", str(tmp_path / "in"), str(tmp_path / "out"), *settings]) == 0
+    said = capsys.readouterr().out
+    assert "re-encoded: 3 × bmp; 1 kept unchanged" in said
+    (line,) = (line for line in said.splitlines() if "→ .png" in line)
+    before = 3 * len(files["in/a/0.bmp"])
+    after = sum(row["image_bytes"] for row in rows_of(tmp_path / "out" / "train") if row["source"].endswith("bmp"))
+    assert f"3 × bmp → .png: {decimal(before)} became {decimal(after)}, " in line
+    assert re.search(r", [\d.e+-]+ ms of a core each$", line)
 
 
 def test_info_prints_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
