@@ -74,8 +74,10 @@ class ParametersExtension(griffe.Extension):
             }
         except (AttributeError, KeyError):
             names = set()
-        # A NamedTuple, whose signature griffe does not know.
+        text = obj.docstring.value
+        # A NamedTuple, or a dataclass made by `checks.settings`, whose signature griffe does not know.
         if not names and isinstance(obj, griffe.Class):
             names = set(obj.attributes)
             head = "Attributes"
-        obj.docstring.value = with_sections(obj.docstring.value, names, head)
+            text = re.sub(r"^Args:$", f"{head}:", text, flags=re.MULTILINE)
+        obj.docstring.value = with_sections(text, names, head)
