@@ -88,6 +88,10 @@ _SETTINGS = {
         "masks with two readings: stored numbers, shown levels, or ask (%(default)s)",
         "HOW",
     ),
+    "resize": option(
+        "further pictures with --size: smooth, nearest, width, flow, own or keep",
+        "NAME=HOW",
+    ),
     "turn_masks": option(
         "turn masks as Exif turns their images: yes, no, or auto by size (%(default)s)",
         "HOW",

@@ -149,7 +149,11 @@ def prepare_image(
 
 
 def store_picture(
-    data: bytes | npt.NDArray[np.generic], field: Field, encoding: Encoding
+    data: bytes | npt.NDArray[np.generic],
+    field: Field,
+    encoding: Encoding,
+    *,
+    as_jpeg: bool = False,
 ) -> StoredMember:
     """A further picture of a sample as it is stored, checked by decoding it.
 
@@ -160,21 +164,24 @@ def store_picture(
         data: An encoded image, or an array (H, W) or (H, W, C), also as an `.npy` or a `.flo`.
         field: Of the picture, whose mode is known.
         encoding: Of the set.
+        as_jpeg: Whether a picture of 8 bits, gray or of colours, becomes a JPEG, as the images of the set do.
 
     Raises:
         DecodeError: As `prepare_image`.
     """
     values = as_stored_array(data)
     pixels = Pixels.of_field(field)
+    is_lossy = as_jpeg and not is_raw(field) and pixels in (RGB, GRAY)
     of_field = replace(
         encoding,
-        encode="raw" if is_raw(field) else "keep",
+        encode="jpeg" if is_lossy else "raw" if is_raw(field) else "keep",
         mode=pixels.mode,
         size=None,
+        resize=(),
         fit="shortest",
         enlarge=False,
-        quality=None,
-        lossless=not is_raw(field),
+        quality=encoding.jpeg_quality if is_lossy else None,
+        lossless=not is_raw(field) and not is_lossy,
         png="keep" if is_raw(field) else encoding.png,
         check="full",
         depth=None,
@@ -539,7 +546,10 @@ def _encode(
     placement = placement or _place(image.size, encoding)
     if kind == "jpeg" and not placement.resized == placement.canvas == image.size:
         kind = "resized"
-    image = placement.resample(image, _filter(image.size, placement.resized, encoding))
+    is_lossless = encoding.encode == "raw" or encoding.lossless
+    to_jpeg = not is_lossless and encoding.pixels in (RGB, GRAY)
+    method = smooth_filter(image.size, placement.resized, to_jpeg=to_jpeg)
+    image = placement.resample(image, method)
     if encoding.encode == "raw":
         pixels = np.asarray(image.convert("RGB") if encoding.pixels == RGB else image)
         bands = pixels.reshape(image.height, image.width, -1).astype(
@@ -564,7 +574,9 @@ def _encode(
         raise DecodeError(
             f"{image.width} x {image.height} pixels; the sides of a JPEG are at most {_MAX_SIDE} pixels"
         )
-    sampling = "4:4:4" if encoding.encode == "keep" else "4:2:0"
+    # Of gray images Pillow writes these factors, too, and such files are no plain JPEGs.
+    has_all_colours = encoding.encode == "keep" or image.mode == "L"
+    sampling = "4:4:4" if has_all_colours else "4:2:0"
     image.save(
         file,
         "JPEG",
@@ -577,8 +589,8 @@ def _encode(
     )
 
 
-def _filter(
-    source: WidthHeight, resized: WidthHeight, encoding: Encoding
+def smooth_filter(
+    source: WidthHeight, resized: WidthHeight, *, to_jpeg: bool
 ) -> Image.Resampling:
     """Bicubic, or for shrinking to a JPEG Pillow's Hamming, which reads half as many pixels.
 
@@ -588,11 +600,6 @@ def _filter(
     images of ImageNet's size).
     """
     shrinks = resized[0] <= source[0] and resized[1] <= source[1]
-    to_jpeg = (
-        encoding.encode != "raw"
-        and not encoding.lossless
-        and encoding.pixels in (RGB, GRAY)
-    )
     return Image.Resampling.HAMMING if shrinks and to_jpeg else Image.Resampling.BICUBIC
 
 

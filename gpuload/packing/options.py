@@ -3,7 +3,7 @@
 Sizes and shares may be texts, as on the command line: "482x415", "1GB", "10%", "train=0.8,val=0.2".
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import get_annotations
 from typing import Annotated, Any, Literal, get_args
@@ -40,6 +40,8 @@ from gpuload.types import WidthHeight
 # Encodings that may be kept byte for byte, by the extension of their member. JPEGs and PNGs always are, where plain.
 ENCODINGS = {"jpeg": "jpg", "png": "png", "webp": "webp", "avif": "avif", "tiff": "tif"}
 
+Resizing = Literal["smooth", "nearest", "width", "flow", "own", "keep"]
+
 _LARGEST_VALUE = 1e30  # of a file that --scale can name
 
 
@@ -69,6 +71,18 @@ def _as_share(value: Any) -> float:
 def _as_encodings(value: Any) -> tuple[str, ...]:
     items = value.split(",") if isinstance(value, str) else as_items(value)
     return tuple(choice(*ENCODINGS).read(as_text(item).strip()) for item in items)
+
+
+def _as_resize(value: Any) -> tuple[str, ...]:
+    if isinstance(value, Mapping):
+        value = [f"{name}={how}" for name, how in value.items()]
+    entries = value.split(",") if isinstance(value, str) else as_items(value)
+    texts = tuple(as_text(entry) for entry in entries if entry != "")
+    for entry in texts:
+        name, _, how = entry.partition("=")
+        if not name or how not in get_args(Resizing):
+            raise ValueError
+    return texts
 
 
 def _as_bands(value: Any) -> tuple[int, ...]:
@@ -174,6 +188,10 @@ _SPLITS = optional(
     )
 )
 _BYTES = optional(Rule("a positive number of bytes, such as 1GB", _as_bytes))
+_RESIZE = Rule(
+    "a list such as depth=nearest,flow=flow: smooth, nearest, width, flow, own or keep",
+    _as_resize,
+)
 _BANDS = optional(Rule("numbers of bands, counted from 1, such as 4,3,2", _as_bands))
 _SCALE = optional(Rule("two numbers, the lower first, such as 0:4095", _as_scale))
 _WINDOW = optional(
@@ -225,6 +243,9 @@ class Encoding:
     masks: what the numbers of masks are where a file has two readings: "stored" takes indices and small numbers as they
         are in the file, "levels" takes the gray that is shown. "ask" rejects such files, or ends a run in which masks
         of fewer than 8 bits lie beside others.
+    resize: with a size, what becomes of further pictures, as "NAME=HOW": "smooth" as images, the default for colours;
+        "nearest" pixels, whose values stay; "width" for disparities, which are scaled; "flow"; "own", by its own size
+        and not that of its image; "keep", not resized.
     turn_masks: whether masks are turned as the Exif orientation of their image says. "auto" does where their sizes
         tell, and rejects those where they do not.
     """
@@ -257,6 +278,7 @@ class Encoding:
     damaged: Literal["reject", "keep"] = "reject"
     masks: Literal["ask", "stored", "levels"] = "ask"
     turn_masks: Literal["auto", "yes", "no"] = "auto"
+    resize: Annotated[tuple[str, ...], _RESIZE] = ()
 
     def __post_init__(self) -> None:
         _check(self, self._contradictions())
@@ -273,6 +295,7 @@ class Encoding:
             not self.size and (self.enlarge or self.fit != "shortest"),
             "--fit and --enlarge need --size",
         )
+        yield self.resize and not self.size, "--resize needs --size"
         yield (
             self.check == "header" and not (keeps and rgb),
             "--check header needs --encode keep and --mode RGB",

@@ -32,6 +32,7 @@ from gpuload.machine.installed import require
 from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.output import Output, write_json
 from gpuload.packing.own_files import DESCRIPTIONS, STATE_NAME, shard_files
+from gpuload.packing.resized import resizing_of
 from gpuload.packing.workers import Workers
 from gpuload.sources.listing import (
     BESIDE,
@@ -319,20 +320,26 @@ def fit_pictures(source: Source, listing: Listing, options: Encoding) -> Listing
     """The listing with the mode of each further picture, which some of its files tell.
 
     Raises:
-        ArgumentError: the options resize images, which further pictures would no longer fit.
+        ArgumentError: the options resize images, and do not say what becomes of a picture of numbers, or say it of
+            one that is not there.
         SourceError: its pictures have different modes.
     """
     kinds = (PictureKind.name, PicturesKind.name)
     names = [field.name for field in listing.fields if field.kind in kinds]
-    if names and options.size is not None:
+    asked = [entry.partition("=")[0] for entry in options.resize]
+    strangers = sorted(set(asked) - set(names))
+    if strangers:
         raise ArgumentError(
-            f"--size resizes images, and {some_of(names)} would no longer fit them. Leave it out: a loader resizes all "
-            "pictures of a sample alike"
+            f"--resize {strangers[0]}: is no further picture; there are {some_of(names) or 'none'}"
         )
     fields = tuple(
         _with_mode(source, listing, field) if field.name in names else field
         for field in listing.fields
     )
+    if options.size is not None:
+        for field in fields:
+            if field.name in names:
+                resizing_of(field, options)
     return replace(listing, fields=fields)
 
 

@@ -3,7 +3,7 @@
 `PackOptions` holds the rules, the defaults and the values that the rules return. A test compares the two.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TypedDict
 
 from gpuload.fields.motion import Fit
@@ -37,6 +37,7 @@ class PackSettings(TypedDict, total=False):
     damaged: Literal["reject", "keep"]
     masks: Literal["ask", "stored", "levels"]
     turn_masks: Literal["auto", "yes", "no"]
+    resize: Mapping[str, str] | Iterable[str] | str
     val: Share
     splits: Iterable[tuple[str, float]] | str | None
     shuffle: bool

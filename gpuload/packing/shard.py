@@ -25,6 +25,7 @@ from gpuload.errors import DecodeError
 from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.images import POINTS, MaskKind, Pixels, is_raw, picture_columns
 from gpuload.fields.kind import StoredMember
+from gpuload.fields.motion import Placement
 from gpuload.fields.picture_lists import (
     PicturesKind,
     any_member,
@@ -38,6 +39,7 @@ from gpuload.packing.image import KEPT, StoredImage, prepare_image, store_pictur
 from gpuload.packing.options import Encoding
 from gpuload.packing.output import cannot_write
 from gpuload.packing.plan import MEASURED, ROW, read_plan, shard_name
+from gpuload.packing.resized import is_jpeg, resized_picture, resizing_of
 from gpuload.packing.spread import Spread
 from gpuload.packing.workers import NOWHERE, Blamable, noted_position
 from gpuload.sources.listing import DRAWN_HEIGHT, DRAWN_WIDTH, NAME, addresses
@@ -357,8 +359,9 @@ class _Packing:
                 kind = kind_of(field)
                 value: Any
                 if isinstance(kind, PicturesKind):
-                    pictures = self._read_list(field, values[field.name])
-                    if values[field.name][:1] == [address]:
+                    places = values[field.name]
+                    pictures = self._read_list(field, places, image.placement)
+                    if places[:1] == [address]:
                         image = self._as_picture(image, field, pictures[0])
                     stored.append(StoredList(pictures))
                     continue
@@ -370,7 +373,7 @@ class _Packing:
                         value[field.instances_of] = values[field.instances_of]
                 if isinstance(kind, PictureKind):
                     self.report.read_bytes += len(value)
-                    picture = self._store_picture(field, value)
+                    picture = self._store_picture(field, value, image.placement)
                     stored.append(picture)
                 elif isinstance(kind, MaskKind):
                     stored.append(
@@ -392,12 +395,14 @@ class _Packing:
             self.report.add_cost(f"{image.kind} → .{image.member}", cost)
         return image, stored
 
-    def _read_list(self, field: Field, places: Sequence[str]) -> list[StoredMember]:
+    def _read_list(
+        self, field: Field, places: Sequence[str], of_image: Placement
+    ) -> list[StoredMember]:
         pictures = []
         for place in places:
             data = self.job.source.read(place)
             self.report.read_bytes += len(data)
-            pictures.append(self._store_picture(field, data))
+            pictures.append(self._store_picture(field, data, of_image))
         return pictures
 
     def _as_picture(
@@ -407,7 +412,10 @@ class _Packing:
         copy. Itself, where it is to be stored in another way."""
         encoding = self.job.encoding
         width, height, points = picture_columns(field.name)
-        is_alike = encoding.encode == "keep" and encoding.size is None
+        is_alike = encoding.encode == "keep"
+        if encoding.size is not None:
+            how = resizing_of(field, encoding)
+            is_alike = how in ("smooth", "own") and is_jpeg(field, encoding)
         if not is_alike or is_raw(field) or encoding.pixels != Pixels.of_field(field):
             return image
         return replace(
@@ -419,9 +427,15 @@ class _Packing:
             member=picture.extension,
         )
 
-    def _store_picture(self, field: Field, value: Any) -> StoredMember:
+    def _store_picture(
+        self, field: Field, value: Any, of_image: Placement
+    ) -> StoredMember:
+        encoding = self.job.encoding
         try:
-            return store_picture(value, field, self.job.encoding)
+            stored = store_picture(value, field, encoding)
+            if encoding.size is None:
+                return stored
+            return resized_picture(stored, field, encoding, of_image)
         except DecodeError as error:
             raise DecodeError(f"its {field.name!r} {error}") from None
 

@@ -187,12 +187,6 @@ def test_gray_pictures_among_colours_are_colours(tmp_path: Path) -> None:
     assert pack(rows, tmp_path).fields["other"].dtype is None
 
 
-def test_a_resize_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="--size resizes images, and 'right', 'disparity' would no longer fit"):
-        rows = [{name: row[name] for name in ("left", "right", "disparity")} for row in stereo()]
-        pack(rows, tmp_path, encode="jpeg", size=16)
-
-
 def test_a_damaged_picture_rejects_its_sample(tmp_path: Path) -> None:
     rows = [{"image": png(pixels()), "depth": png(pixels(dtype=np.uint16, channels=1))} for _ in range(COUNT)]
     rows[2]["depth"] = rows[2]["depth"][:-30]
