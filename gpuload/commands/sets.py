@@ -1,7 +1,7 @@
 """Commands for packed sets: `index`, `fetch`, `verify`, `info`, `show`, `report`; and for a machine: `doctor`."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -226,6 +226,15 @@ class Verify:
         return FAULTY if faults else DONE
 
 
+def _range_of_values(percentiles: Mapping[str, Sequence[float]]) -> str:
+    """The smallest and the largest value, with and without 2 % at each end, in words."""
+    low = min(percentiles["0"])
+    high = max(percentiles["100"])
+    dark = min(percentiles["2"])
+    bright = max(percentiles["98"])
+    return f"{low:g} to {high:g}, but for 2 % at each end {dark:g} to {bright:g}, over all channels"
+
+
 @dataclass(frozen=True)
 class Info:
     """Describes a packed folder, or each of several, and how well a window of shards mixes it."""
@@ -309,27 +318,12 @@ class Info:
             rows.append(("classes", listed(dataset.classes)))
         if manifest.mean is not None and manifest.std is not None:
             form = ".3f" if manifest.pixels.dtype == "uint8" else ".4g"
-            mean, std = (
-                ", ".join(f"{value:{form}}" for value in values)
-                for values in (manifest.mean, manifest.std)
-            )
-            rows.append(
-                (
-                    "mean, std",
-                    f"({mean}), ({std}), from {counted(manifest.pixels_from, 'image')}",
-                )
-            )
+            mean = ", ".join(f"{level:{form}}" for level in manifest.mean)
+            std = ", ".join(f"{level:{form}}" for level in manifest.std)
+            images = counted(manifest.pixels_from, "image")
+            rows.append(("mean, std", f"({mean}), ({std}), from {images}"))
         if manifest.percentiles:
-            low, dark, bright, high = (
-                extreme(manifest.percentiles[name])
-                for name, extreme in (("0", min), ("2", min), ("98", max), ("100", max))
-            )
-            rows.append(
-                (
-                    "values",
-                    f"{low:g} to {high:g}, but for 2 % at each end {dark:g} to {bright:g}, over all channels",
-                )
-            )
+            rows.append(("values", _range_of_values(manifest.percentiles)))
         return rows
 
     def _order(self, dataset: Any, mixing: Any) -> list[tuple[str, str]]:

@@ -94,30 +94,39 @@ def spread_of(parts: Iterable[Mapping[str, Any]], peak: int) -> ChannelSpread | 
         peak: that becomes 1 in mean and std; 1 for floats. Percentiles are values as stored.
     """
     measured = [part for part in parts if part.get("images")]
-    images = list(chain.from_iterable(part["images"] for part in measured))
-    if not images:
+    if not measured:
         return None
-    means = []
-    stds = []
-    columns = []
-    for channel in range(len(images[0])):
-        sums = [_OfImage(*image[channel]) for image in images]
-        if not any(of_image.size for of_image in sums):
+    channels = []
+    for number in range(len(measured[0]["images"][0])):
+        channel = _channel_of(measured, number)
+        if channel is None:
             return None
-        mean, std = _mean_and_std(sums)
-        means.append(rounded(mean / peak))
-        stds.append(rounded(std / peak))
-        columns.append(_percentiles_of(measured, channel))
-    rows = zip(*columns, strict=True)
+        channels.append(channel)
+    rows = zip(*(channel.percentiles for channel in channels), strict=True)
     texts = [f"{percentile:g}" for percentile in PERCENTILES]
-    return ChannelSpread(tuple(means), tuple(stds), dict(zip(texts, rows, strict=True)))
+    return ChannelSpread(
+        tuple(rounded(channel.mean / peak) for channel in channels),
+        tuple(rounded(channel.std / peak) for channel in channels),
+        dict(zip(texts, rows, strict=True)),
+    )
 
 
-def _percentiles_of(parts: Sequence[Mapping[str, Any]], channel: int) -> list[float]:
-    """`PERCENTILES` of a channel. parts: as `spread_of` takes them, those with images."""
-    bins = chain.from_iterable(part["bins"][channel] for part in parts)
-    ends = [part["ends"][channel] for part in parts if part["ends"][channel]]
-    return _percentiles(bins, ends)
+class _Channel(NamedTuple):
+    """The spread of one channel, as stored. percentiles: those of `PERCENTILES`."""
+
+    mean: float
+    std: float
+    percentiles: list[float]
+
+
+def _channel_of(parts: Sequence[Mapping[str, Any]], number: int) -> _Channel | None:
+    """The spread of a channel; None where it holds no number. parts: as `spread_of` takes them, with images."""
+    images = [_OfImage(*image[number]) for part in parts for image in part["images"]]
+    if not any(image.size for image in images):
+        return None
+    bins = chain.from_iterable(part["bins"][number] for part in parts)
+    ends = [part["ends"][number] for part in parts if part["ends"][number]]
+    return _Channel(*_mean_and_std(images), _percentiles(bins, ends))
 
 
 def _mean_and_std(images: Sequence[_OfImage]) -> tuple[float, float]:
@@ -129,17 +138,22 @@ def _mean_and_std(images: Sequence[_OfImage]) -> tuple[float, float]:
     return mean, math.sqrt(math.fsum(chain(between, within)) / count)
 
 
+def _added(bins: Iterable[Sequence[int]]) -> Counter[int]:
+    """The count of each key in all bins."""
+    totals = Counter[int]()
+    for key, count in bins:
+        totals[key] += count
+    return totals
+
+
 def _percentiles(
     bins: Iterable[Sequence[int]], ends: Sequence[Sequence[float]]
 ) -> list[float]:
     """Of one channel. bins: keys with their counts. ends: its smallest and largest value in each shard."""
     low = min(end[0] for end in ends)
     high = max(end[1] for end in ends)
-    totals = Counter[int]()
-    for key, count in bins:
-        totals[key] += count
-    keys = np.array(list(totals), np.uint32)
-    values = (keys << _HALF_BITS).view(np.float32)
+    totals = _added(bins)
+    values = (np.array(list(totals), np.uint32) << _HALF_BITS).view(np.float32)
     order = np.argsort(values, kind="stable")
     counts = np.array(list(totals.values()), np.int64)[order]
     shares: F64 = np.cumsum(counts) / counts.sum()
