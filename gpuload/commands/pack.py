@@ -301,7 +301,9 @@ def parse_pictures(entries: Sequence[str]) -> dict[str, str]:
 
 def _check_places(source: Path, out: Path, append: bool) -> None:
     """Raises ArgumentError if a set would be packed into its own source, or added to itself."""
-    places = (source, *(source.resolve().parents if append else ()))
+    places = [source]
+    if append:
+        places += source.resolve().parents
     if (
         source.exists()
         and out.exists()
@@ -376,9 +378,8 @@ def _summarise(report: packer.PackReport) -> None:
 
 
 def _counts(counts: Counter[str]) -> str:
-    listed = counts.most_common(8)
-    rest = counts.total() - sum(count for _, count in listed)
-    return ", ".join(
-        f"{count:,} × {name}"
-        for name, count in [*listed, *([("other", rest)] if rest else [])]
-    )
+    frequent = counts.most_common(8)
+    rest = counts.total() - sum(count for _, count in frequent)
+    if rest:
+        frequent.append(("other", rest))
+    return ", ".join(f"{count:,} × {name}" for name, count in frequent)

@@ -559,21 +559,11 @@ class Doctor:
         ):
             findings.append(finding)
             if not self.json:
-                rows = [
-                    (
-                        "" if finding.grade == "ok" else finding.grade,
-                        finding.name,
-                        finding.said,
-                    )
-                ]
-                rows += [("", "", f"→ {finding.remedy}")] if finding.remedy else []
-                say_table(
-                    [
-                        (f"{grade:<9}", f"{name:<14}", text)
-                        for grade, name, text in rows
-                    ],
-                    left=3,
-                )
+                grade = "" if finding.grade == "ok" else finding.grade
+                rows = [(f"{grade:<9}", f"{finding.name:<14}", finding.said)]
+                if finding.remedy:
+                    rows.append((f"{'':<9}", f"{'':<14}", f"→ {finding.remedy}"))
+                say_table(rows, left=3)
         verdict = conclude(findings)
         is_well = all(finding.is_well for finding in findings)
         if self.json:

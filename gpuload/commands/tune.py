@@ -211,12 +211,13 @@ class Tune:
     ) -> None:
         """Measures each in turn, until a time of the clock, but each at least once altogether. A setting that raises
         GpuloadError or RuntimeError, such as for lack of memory, has failed."""
-        while due := [
-            tried
-            for tried in measured
-            if not tried.failed and (not tried.turns or time.monotonic() < until)
-        ]:
-            tried = min(due, key=lambda tried: len(tried.turns))
+        while True:
+            due = [tried for tried in measured if not tried.failed]
+            if time.monotonic() >= until:
+                due = [tried for tried in due if not tried.turns]
+            if not due:
+                return
+            tried = min(due, key=lambda setting: len(setting.turns))
             try:
                 tried.turns.append(self.measure(tried.setting, turn_s))
             except (GpuloadError, RuntimeError) as error:

@@ -158,7 +158,9 @@ class Index:
                 f"{path}: cannot be read as an Arrow file ({_first_line(error)}). Copy the folder again, or index its "
                 "shards: python -m gpuload index"
             ) from None
-        for column in index_schema(fields) if required is None else required:
+        if required is None:
+            required = index_schema(fields)
+        for column in required:
             same_name = [pair for pair in present if pair[0] == column.name]
             if same_name != [(column.name, column.type)]:
                 raise self._damaged(
@@ -295,13 +297,15 @@ def class_numbers(
     """The distinct class numbers of the samples in these rows of an index, by field; of those that have classes."""
     import pyarrow.compute as pc  # 0.02 s of the first batch
 
-    columns = {
-        field.name: column
-        for field in fields
-        if (column := kind_of(field).class_column(field))
-    }
+    columns = dict[str, str]()
+    for field in fields:
+        column = kind_of(field).class_column(field)
+        if column:
+            columns[field.name] = column
     numbers: dict[str, set[int]] = {name: set() for name in columns}
-    for batch in rows if columns else ():
+    if not columns:
+        return numbers
+    for batch in rows:
         for name, column in columns.items():
             values = batch.column(column)
             flat = values.flatten() if pa.types.is_list(values.type) else values

@@ -230,17 +230,13 @@ class Manifest:
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change when any stored sample or the stored order changes."""
         shards = [(shard.samples, shard.bytes, shard.sha256) for shard in self.shards]
-        content = [
-            self.version,
-            shards,
-            *([self.pixels.mode] if self.version > 1 else []),
-        ]
+        content: list[Any] = [self.version, shards]
+        if self.version > 1:
+            content.append(self.pixels.mode)
         packed = {field.name for field in self.fields}
-        content += [
-            file.sha256
-            for file in self.joined
-            if any(field.name in packed for field in file.fields)
-        ]
+        for file in self.joined:
+            if any(field.name in packed for field in file.fields):
+                content.append(file.sha256)  # noqa: PERF401
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def write(self, folder: Path) -> None:
@@ -458,13 +454,13 @@ def dali_index_text(samples: Iterable[Sequence[Member]]) -> str:
 
     Names must not contain white space, at which DALI splits the lines.
     """
-    lines = [
-        " ".join(
+    lines = []
+    for members in samples:
+        parts = [
             f"{split_name(name)[1]} {offset} {size} {name}"
             for name, offset, size in members
-        )
-        for members in samples
-    ]
+        ]
+        lines.append(" ".join(parts))
     return "\n".join([f"{_DALI_VERSION} {len(lines)}", *lines]) + "\n"
 
 

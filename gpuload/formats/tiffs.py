@@ -102,13 +102,9 @@ def _refuse_raw(data: bytes, pages: Sequence[TiffPage]) -> None:
     is_canon = data[8:10] == b"CR"
     if is_canon or any(page.is_raw or page.dng for page in pages):
         make = next((page.make for page in pages if page.make), "")
-        kind = (
-            "DNG"
-            if any(page.dng for page in pages)
-            else "CR2"
-            if is_canon
-            else "raw file"
-        )
+        kind = "CR2" if is_canon else "raw file"
+        if any(page.dng for page in pages):
+            kind = "DNG"
         camera = f" of {make}" if make else ""
         raise DecodeError(
             f"is a {kind}{camera}, the values of a camera's sensor; develop it to TIFF, PNG or JPEG"

@@ -148,7 +148,9 @@ def cuda_version() -> tuple[int, int] | None:
 def cuda_extra() -> str | None:
     """The extra for this machine's driver, "cuda13" or "cuda12"; None without a driver."""
     version = cuda_version()
-    return None if version is None else "cuda13" if version >= _CUDA_13 else "cuda12"
+    if version is None:
+        return None
+    return "cuda13" if version >= _CUDA_13 else "cuda12"
 
 
 def has_driver() -> bool:

@@ -279,7 +279,8 @@ def _difference(entries: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
             f"{value} on rank {rank}"
             for value, rank in sorted(firsts.items(), key=lambda first: first[1])
         ]
-        differing += [f"{name} {', '.join(values)}"] if len(values) > 1 else []
+        if len(values) > 1:
+            differing.append(f"{name} {', '.join(values)}")
     if not differing:
         return ""
     advice = "All ranks must open the same data set with the same settings; a loader of one rank alone needs rank=0"

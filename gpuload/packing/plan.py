@@ -576,12 +576,11 @@ def _merge_fields(listing: Listing, manifest: Manifest) -> Listing:
 
 def _described(image: str, mode: str, fields: Iterable[Field]) -> str:
     """Fields in a message; the same only for those that can be appended to each other."""
-    parts = ((f.name, (f.kind, _described_member(f), f.size, f.dtype)) for f in fields)
-    others = (
-        f"{name} ({' '.join(str(part) for part in described if part)})"
-        for name, described in parts
-    )
-    return ", ".join([f"image ({image} {mode})", *others])
+    texts = [f"image ({image} {mode})"]
+    for field in fields:
+        parts = (field.kind, _described_member(field), field.size, field.dtype)
+        texts.append(f"{field.name} ({' '.join(str(part) for part in parts if part)})")
+    return ", ".join(texts)
 
 
 def _described_member(field: Field) -> str:

@@ -82,12 +82,13 @@ class ShardJob(Blamable):
         """The report of an earlier run; None unless that run finished the shard and its files still exist."""
         try:
             report = ShardReport(**json.loads(self.note("done").read_text()))
-            for info in report.shards if not self.note("uploaded").exists() else ():
-                is_whole = (
-                    self.path.stat().st_size == info["bytes"]
-                    and self.note("rows").stat().st_size
-                )
-                if not is_whole or not dali_index_path(self.path).exists():
+            if self.note("uploaded").exists():
+                return report
+            for info in report.shards:
+                is_whole = self.path.stat().st_size == info["bytes"]
+                has_rows = self.note("rows").stat().st_size > 0
+                has_index = dali_index_path(self.path).exists()
+                if not (is_whole and has_rows and has_index):
                     return None
         except (OSError, ValueError, KeyError, TypeError):
             return None

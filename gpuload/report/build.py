@@ -101,14 +101,13 @@ def _data(facts: dict[str, Any], thumbnails: Thumbnails) -> dict[str, Any]:
     for table in facts["classes"]:
         rows: list[Any] = []
         for row in table["rows"]:
-            examples = [
-                (uri, e)
-                for e in row["examples"]
-                if (uri := thumbnails.uris.get((e["split"], e["index"])))
-            ]
-            budget -= len(json.dumps([row["name"], row["counts"]])) + sum(
-                len(json.dumps(e)) for _, e in examples
-            )
+            examples = []
+            budget -= len(json.dumps([row["name"], row["counts"]]))
+            for example in row["examples"]:
+                uri = thumbnails.uris.get((example["split"], example["index"]))
+                if uri:
+                    examples.append((uri, example))
+                    budget -= len(json.dumps(example))
             if budget < 0:
                 break
             rows.append([row["name"], row["counts"], examples])

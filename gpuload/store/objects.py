@@ -93,10 +93,9 @@ class Objects:
         Raises:
             RemoteError: it cannot be read. NoSuchObjectError, Replaced, NoRanges.
         """
-        options: dict[str, Any] = {
-            "range": (start, stop),
-            **({"if_match": tag} if tag else {}),
-        }
+        options: dict[str, Any] = {"range": (start, stop)}
+        if tag:
+            options["if_match"] = tag
 
         async def once() -> Range:
             reply = await client().get_async(self._store(), name, options=options)
