@@ -335,6 +335,11 @@ class Augment:
         )
 
     @property
+    def flip_share(self) -> float:
+        """The probability of a horizontal flip, which follows from the crop where none is given."""
+        return self._geometry.flip if self.flip is None else self.flip
+
+    @property
     def form(self) -> Form:
         """What is the same for all its batches."""
         constants = self.normalize
@@ -418,7 +423,7 @@ class Augment:
             repeats,
         )
         drawn = self._draw_numbers(key, samples)
-        flip = geometry.flip if self.flip is None else self.flip
+        flip = self.flip_share
         reach = 1 if self.interpolation == "bilinear" else 2
         images = Images(
             samples,

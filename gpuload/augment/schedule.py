@@ -37,6 +37,7 @@ class Schedule:
         is_single: One view is made of each sample, whether it was given in a list or not.
         buckets: Of all views, where batches have their sizes; else None.
         grid: Of the patches that images become, or None.
+        flips: Whether images may be flipped left to right.
         functions: Of the user's, each once.
         processes: That call them; 0: threads do.
 
@@ -57,6 +58,7 @@ class Schedule:
         self._views = [by_epoch[start] for start in self._starts]
         count = _shared("the number of views", map(len, self._views))
         self.is_single = count == 1
+        self.flips = any(view.flip_share > 0 for views in self._views for view in views)
         self.forms = tuple(
             _join([views[number].form for views in self._views])
             for number in range(count)

@@ -353,7 +353,9 @@ class Depth(PictureSpec):
 class Disparity(PictureSpec):
     """The offset of each pixel in a stereo pair, in pixels of the output: float32 (N, 1, height, width).
 
-    It is multiplied where the width is resized. A horizontal flip leaves it, so give the right view `swapped=True`.
+    It is multiplied where the width is resized. In a flipped pair the left view is the mirrored right one (`swapped` of
+    `Picture`), and its disparity is another map: that of the right view, `swapped`, too. A set without it is flipped
+    vertically alone.
 
     Attributes:
         name: Of the packed field, of one channel.
@@ -363,9 +365,11 @@ class Disparity(PictureSpec):
         invalid: As of `Depth`.
         missing: As of `Depth`.
         interpolation: As of `Depth`.
+        swapped: Whether it is the map of the right view, which changes places with that of the left view, `like`, where
+            images are flipped left to right.
 
     Raises:
-        ArgumentError: As of `Depth`; or images are rotated or warped.
+        ArgumentError: As of `Depth`; or images are rotated or warped; or the views change places, and the maps do not.
     """
 
     name: Annotated[str, NAME] = "disparity"
@@ -375,6 +379,7 @@ class Disparity(PictureSpec):
     invalid: Annotated[float | None, optional(_NUMBER)] = 0.0
     missing: Annotated[float, _NUMBER] = 0.0
     interpolation: Annotated[Interpolation, _INTERPOLATION] = "nearest"
+    swapped: Annotated[bool, FLAG] = False
 
     values = DisparityValues
 

@@ -31,7 +31,7 @@ from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, some_of
 from gpuload.fields.images import GRAY, Pixels
 from gpuload.fields.kind import FieldSpec
-from gpuload.fields.maps import IdValues
+from gpuload.fields.maps import Disparity, IdValues
 from gpuload.fields.motion import Motion
 from gpuload.fields.numbers import BoundIntegers
 from gpuload.fields.picture_lists import (
@@ -148,6 +148,8 @@ class Collate:
         self.pictures = moved_pictures(
             self.image, pixels, alone or {}, len(schedule.forms)
         )
+        if schedule.flips:
+            check_disparities(pixels, self.pictures)
         self.columns = _index_columns(self._bound)
         self.members = _shard_members(self._bound)
         self._is_single = schedule.is_single
@@ -513,6 +515,34 @@ def moved_pictures(
 def _own_leader(picture: MovedPicture) -> str | None:
     """The name of a list whose pictures move by themselves."""
     return picture.name if isinstance(picture, MovedList) else None
+
+
+def check_disparities(
+    fields: Sequence[PixelField], pictures: Sequence[MovedPicture]
+) -> None:
+    """Checks that disparities change places where the views of a stereo camera do.
+
+    Args:
+        fields: Those whose values are decoded.
+        pictures: Those besides the image, of all fields.
+
+    Raises:
+        ArgumentError: A flipped pair would have the disparities of the other view.
+    """
+    exchanged = {picture.name: picture.swapped_with for picture in pictures}
+    exchanged = {name: other for name, other in exchanged.items() if other}
+    paired = {*exchanged, *exchanged.values()}
+    disparities = [field for field in fields if isinstance(field.spec, Disparity)]
+    views = [
+        name for name in exchanged if name not in {one.name for one in disparities}
+    ]
+    for field in disparities:
+        if views and field.name not in paired:
+            raise ArgumentError(
+                f"fields: {views[0]!r} and {exchanged[views[0]]!r} change places in flipped images, whose disparity is "
+                f"then that of the other view. Give it, too, as Disparity(…, like={field.name!r}, swapped=True); or "
+                "Augment(flip=0), with vertical_flip=0.5 in its place"
+            )
 
 
 def moved_picture(

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from coordinate_sets import COUNT, SIZES, coordinates, maps_to_output, pack_coordinates
 from loaders import load
+from PIL import Image
 
 import gpuload
 from gpuload import (
@@ -203,6 +205,59 @@ def test_left_and_right_change_places_in_flipped_images(tmp_path: Path, decoder:
                 assert (one.mean() > 100) == is_flipped == (other.mean() < 100)
                 flipped += is_flipped
     assert 0 < flipped < 12
+
+
+def shifted_pairs(folder: Path, count: int = 12) -> Path:
+    """Views of a stereo camera and the disparities of each: left[x] is right[x - d], where that is in the picture."""
+    rng = np.random.default_rng(8)
+    rows = []
+    for number in range(count):
+        offset = 1 + number % 4
+        left = rng.integers(0, 256, (20, 30, 3), dtype=np.uint8)
+        of_left = np.full((20, 30), 256 * offset, np.uint16)
+        of_right = of_left.copy()
+        of_left[:, :offset] = 0
+        of_right[:, -offset:] = 0
+        rows.append(
+            {
+                "left": left,
+                "right": np.roll(left, -offset, axis=1),
+                "disparity": Image.fromarray(of_left),
+                "disparity_right": Image.fromarray(of_right),
+            }
+        )
+    pictures = ("left", "right")
+    gpuload.pack(rows, folder, workers=1, progress=False, pictures=pictures, lossless=True)
+    return folder / "train"
+
+
+def test_disparities_are_those_of_the_left_view_of_flipped_pairs_too(tmp_path: Path) -> None:
+    fields = (
+        "left",
+        Picture("right", swapped=True),
+        Disparity("disparity", unit=1 / 256),
+        Disparity("disparity_right", unit=1 / 256, like="disparity", swapped=True),
+    )
+    augment = Augment((20, 30), crop="none", flip=0.5, normalize=None, dtype="uint8")
+    with load(shifted_pairs(tmp_path), 12, augment=augment, fields=fields) as loader:
+        lefts, rights, disparities, others = next(iter(loader))
+    for left, right, disparity, other in zip(lefts, rights, disparities, others, strict=True):
+        offset = int(disparity.max())
+        assert (disparity[..., :offset] == 0).all() and (disparity[..., offset:] == offset).all()
+        assert (other[..., -offset:] == 0).all() and (other[..., :-offset] == offset).all()
+        assert torch.equal(left[..., offset:], right[..., :-offset])
+
+
+def test_disparities_of_one_view_are_not_flipped_with_the_views(tmp_path: Path) -> None:
+    folder = shifted_pairs(tmp_path)
+    fields = ("left", Picture("right", swapped=True), Disparity("disparity", unit=1 / 256))
+    with pytest.raises(ArgumentError, match="whose disparity is then that of the other view. Give it, too, as Dispar"):
+        load(folder, 4, augment=Augment((20, 30), crop="none", flip=0.5), fields=fields)
+    augment = Augment((20, 30), crop="none", flip=0, vertical_flip=0.5, normalize=None, dtype="uint8")
+    with load(folder, 12, augment=augment, fields=fields) as loader:
+        for left, right, disparity in zip(*next(iter(loader)), strict=True):
+            offset = int(disparity.max())
+            assert torch.equal(left[..., offset:], right[..., :-offset])
 
 
 def test_what_changes_places_has_one_size(tmp_path: Path) -> None:
