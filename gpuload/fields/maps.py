@@ -120,11 +120,16 @@ class DepthValues(MapValues):
     def read(self, stored: Array) -> tuple[F32, Bools | None]:
         """As `MapValues.read`."""
         numbers = stored.astype(np.float32)
-        valid: Bools = np.isfinite(numbers[:, 0])
-        if self.spec.invalid is not None:
-            valid &= numbers[:, 0] != np.float32(self.spec.invalid)
+        invalid = self.spec.invalid
+        # Of a PNG all numbers are finite, and an invalid 0 is 0 in every unit.
+        is_whole = stored.dtype.kind == "u"
+        shape = numbers[:, 0].shape
+        valid: Bools = np.ones(shape, bool) if is_whole else np.isfinite(numbers[:, 0])
+        if invalid is not None:
+            valid &= numbers[:, 0] != np.float32(invalid)
         numbers *= np.float32(self.spec.unit)
-        np.copyto(numbers, 0, where=~valid[:, None])
+        if not is_whole or invalid != 0:
+            np.copyto(numbers, 0, where=~valid[:, None])
         return numbers, valid
 
 
