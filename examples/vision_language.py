@@ -1,13 +1,16 @@
-"""An image and texts in one sequence, as vision-language models such as LLaVA are trained: the batch they expect.
+"""Several images and texts in one sequence, as vision-language models such as LLaVA are trained: the batch they expect.
 
     python examples/vision_language.py           # drawn shapes with questions, in seconds
-    python examples/vision_language.py folder    # your own: folder/1.jpg, folder/1.txt, one "question? answer" a line
+    python examples/vision_language.py folder    # your own: folder/questions.jsonl and the images that it names
 
-A sequence is: a token for each patch of the image, the question, the answer. Labels are -100 but for the answer, so
-that only it counts in the loss. The tokenizer works in the loader's thread, ahead of the training loop.
+A line of questions.jsonl is {"images": ["1.jpg", "2.jpg"], "text": "<image> <image> which color is last? red"}. A
+sequence is: tokens for the patches of each image in the place of <image>, the question, the answer. Labels are -100 but
+for the answer, so that only it counts in the loss. The tokenizer works in the loader's thread, ahead of the training
+loop.
 """
 
 import argparse
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -30,40 +33,59 @@ SHAPES = ("square", "disc")
 
 
 def make_pictures(folder: Path, count: int = 96) -> None:
-    """One shape a picture, and two questions with their answers."""
+    """One to three shapes a sample, each a picture, and a question about the last one."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
+    lines = []
     for number in range(count):
-        color, shape = rng.integers(3), rng.integers(2)
-        image = Image.new("RGB", (SIDE, SIDE), "white")
-        left, top = rng.integers(2, 12, 2).tolist()
-        draw = ImageDraw.Draw(image)
-        draw_shape = draw.rectangle if SHAPES[shape] == "square" else draw.ellipse
-        draw_shape((left, top, left + 17, top + 17), fill=COLORS[color])
-        image.save(folder / f"{number:04d}.jpg", quality=95)
-        questions = f"which color? {COLORS[color]}\nwhich shape? {SHAPES[shape]}"
-        (folder / f"{number:04d}.txt").write_text(questions)
+        names = []
+        color = shape = 0
+        for place in range(rng.integers(1, 4)):
+            color, shape = rng.integers(3), rng.integers(2)
+            names.append(f"{number:04d}-{place}.png")
+            _draw(COLORS[color], SHAPES[shape], rng).save(folder / names[-1])
+        about_color = rng.random() < 0.5
+        asked = "color" if about_color else "shape"
+        answer = COLORS[color] if about_color else SHAPES[shape]
+        marks = " ".join(["<image>"] * len(names))
+        text = f"{marks} which {asked} is last? {answer}"
+        lines.append(json.dumps({"images": names, "text": text}))
+    (folder / "questions.jsonl").write_text("\n".join(lines))
+
+
+def _draw(color: str, shape: str, rng: np.random.Generator) -> Image.Image:
+    image = Image.new("RGB", (SIDE, SIDE), "white")
+    left, top = rng.integers(2, 12, 2).tolist()
+    draw = ImageDraw.Draw(image)
+    draw_shape = draw.rectangle if shape == "square" else draw.ellipse
+    draw_shape((left, top, left + 17, top + 17), fill=color)
+    return image
 
 
 def pack(folder: Path, shards: Path) -> None:
-    """Packs images with the texts beside them."""
-    gpuload.pack(folder, shards, from_="sidecar", resume=True)
+    """Packs lists of images with their texts."""
+    lines = (folder / "questions.jsonl").read_text().splitlines()
+    questions = [json.loads(line) for line in lines]
+    samples = [
+        {
+            "images": [folder / name for name in question["images"]],
+            "text": question["text"],
+        }
+        for question in questions
+    ]
+    gpuload.pack(samples, shards, resume=True)
 
 
 class Tokenizer:
-    """Words as numbers. A text is "question? answer".
+    """Words as numbers. A text is "<image> question? answer".
 
     A model's own tokenizer and template take its place, such as `AutoProcessor`'s of transformers.
     """
 
     def __init__(self) -> None:
-        self._words = {
-            word: number
-            for number, word in enumerate(
-                ("which", "color?", "shape?", *COLORS, *SHAPES), start=END + 1
-            )
-        }
-        self.size = END + 1 + len(self._words)
+        known = ("which", "color", "shape", "is", "last?", *COLORS, *SHAPES)
+        self.words = {word: END + 1 + place for place, word in enumerate(known)}
+        self.size = END + 1 + len(known)
 
     def __call__(self, texts: list[str]) -> dict[str, np.ndarray]:
         """int64 (N, length) each: "input_ids", "labels" and "attention_mask"."""
@@ -84,15 +106,21 @@ class Tokenizer:
     def _encode(self, text: str) -> tuple[list[int], int]:
         """The numbers of a sequence, and where its answer begins."""
         question, _, answer = text.partition("? ")
-        asked = [self._words[word] for word in f"{question}?".split()]
-        answered = [self._words[word] for word in answer.split()]
-        return [IMAGE] * PATCHES + asked + answered + [END], PATCHES + len(asked)
+        ids: list[int] = []
+        for word in f"{question}?".split():
+            ids += [IMAGE] * PATCHES if word == "<image>" else [self.words[word]]
+        answered = [self.words[word] for word in answer.split()]
+        return [*ids, *answered, END], len(ids)
 
 
 def open_loader(
     shards: Path, tokenizer: Tokenizer, batch_size: int = 16
 ) -> gpuload.DaliIterator:
-    """Batches of images, float32 (N, 3, 32, 32), and the dict of `Tokenizer`, of one question drawn for each image."""
+    """Batches of images and sequences.
+
+    Images are `PackedPictures`: `pixels`, float32 (images of all samples, 3, 32, 32), and `counts`, int64 (N,).
+    Sequences are the dict of `Tokenizer`.
+    """
     augment = gpuload.Augment(
         SIDE, crop="none", normalize=gpuload.Normalize((0.5,) * 3, (0.5,) * 3)
     )
@@ -100,7 +128,10 @@ def open_loader(
         shards / "train",
         batch_size,
         augment=augment,
-        fields=["image", gpuload.Captions("caption", lines=True, tokenizer=tokenizer)],
+        fields=[
+            gpuload.Pictures("images", geometry="own"),
+            gpuload.Captions("text", tokenizer=tokenizer),
+        ],
         device="cuda" if torch.cuda.is_available() else "cpu",
     )
 
@@ -118,7 +149,7 @@ class SmallModel(nn.Module):
         self.head = nn.Linear(width, words)
 
     def forward(self, images: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """(N, length, words): what follows each token."""
+        """(N, length, words): what follows each token. The images are those of all samples, one after another."""
         states = self.words(ids)
         states[ids == IMAGE] = self.patches(images).flatten(2).mT.flatten(0, 1)
         states = states + self.places[: ids.shape[1]]
@@ -138,7 +169,7 @@ def train(shards: Path, epochs: int) -> list[float]:
         for epoch in range(epochs):
             total = 0.0
             for images, texts in loader:
-                scores = net(images, texts["input_ids"])[:, :-1]
+                scores = net(images.pixels, texts["input_ids"])[:, :-1]
                 wanted = texts["labels"][:, 1:]
                 loss = F.cross_entropy(scores.flatten(0, 1), wanted.flatten())
                 optimizer.zero_grad()

@@ -1,6 +1,7 @@
 """The recipes of several pictures: they learn, and their batches have the samples and the values of the loaders that
 such models are usually trained with, in OpenCV and Pillow as RAFT-Stereo, BTS, BasicSR and pix2pix read them."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -180,22 +181,31 @@ def test_conditions_are_pix2pixs(tmp_path: Path) -> None:
 
 
 def test_sequences_are_llavas(tmp_path: Path) -> None:
-    """Its collate pads to the longest sequence, and has -100 in place of all that is not the answer."""
+    """Its collate puts the patches of each image in the place of <image>, pads to the longest sequence, and has -100 in
+    place of all that is not the answer."""
     vision_language.make_pictures(tmp_path / "set", 16)
     vision_language.pack(tmp_path / "set", tmp_path / "packed")
-    files = {path.stem: path for path in (tmp_path / "set").glob("*.jpg")}
-    pictures = [np.asarray(Image.open(path)) for _, path in sorted(files.items())]
-    words = ["which", "color?", "shape?", "red", "green", "blue", "square", "disc"]
+    lines = (tmp_path / "set" / "questions.jsonl").read_text().splitlines()
+    wanted = sorted((line["text"], line["images"]) for line in map(json.loads, lines))
+    tokenizer = vision_language.Tokenizer()
+    words = {number: word for word, number in tokenizer.words.items()}
     seen = []
-    with vision_language.open_loader(tmp_path / "packed", vision_language.Tokenizer(), 8) as loader:
+    with vision_language.open_loader(tmp_path / "packed", tokenizer, 8) as loader:
         for images, texts in loader:
-            for pixels, *row in zip(levels((images + 1) / 2), *texts.values(), strict=True):
+            assert len(images.pixels) == images.counts.sum()
+            for pictures, *row in zip(images.split(), *texts.values(), strict=True):
                 ids, labels, attention = (values.tolist() for values in row)
-                number = next(n for n, picture in enumerate(pictures) if np.array_equal(picture, pixels))
                 length = sum(attention)
-                assert ids[:16] == [vision_language.IMAGE] * 16 and ids[length - 1] == vision_language.END
-                said = " ".join(words[token - 3] for token in ids[16 : length - 1])
-                assert said in (tmp_path / "set" / f"{number:04d}.txt").read_text().split("\n")
-                assert labels == [-100] * 18 + ids[18:length] + [-100] * (len(ids) - length)
-                seen.append(number)
-    assert sorted(seen) == list(range(16))
+                patches = 16 * len(pictures)
+                assert ids[:patches] == [vision_language.IMAGE] * patches and ids[length - 1] == vision_language.END
+                assert ids[length:] == [vision_language.PAD] * (len(ids) - length)
+                answer = length - 2
+                assert labels == [-100] * answer + ids[answer:length] + [-100] * (len(ids) - length)
+                said = " ".join(
+                    [*["<image>"] * len(pictures), *(words[token] for token in ids[patches:-1] if token > 2)]
+                )
+                seen.append((said, [pixels.tobytes() for pixels in levels((pictures + 1) / 2)]))
+    read = [
+        (text, [np.asarray(Image.open(tmp_path / "set" / name)).tobytes() for name in names]) for text, names in wanted
+    ]
+    assert sorted(seen) == sorted(read)
