@@ -8,7 +8,7 @@ from functools import cache
 
 from gpuload.errors import MissingPackageError
 from gpuload.formats.codec import Codec
-from gpuload.machine.plugins import plugins
+from gpuload.machine.plugins import Plugin, plugins
 
 GROUP = "gpuload.codecs"
 # gpuload's own, as entry points of other packages declare theirs, in the order in which they are asked.
@@ -45,10 +45,26 @@ def codecs(own_alone: bool = False) -> dict[str, Codec]:
     opened = dict[str, Codec]()
     for name, plugin in (others | rest).items():
         try:
-            opened[name] = plugin.load()()
+            opened[name] = _made(plugin)
         except MissingPackageError as error:
             warnings.warn(str(error), stacklevel=2)
     return opened
+
+
+def _made(plugin: Plugin) -> Codec:
+    """Raises MissingPackageError for what cannot be imported, or is no codec."""
+    kind = plugin.load()
+    try:
+        codec = kind()
+    except TypeError as error:  # an abstract method is missing
+        fault = str(error)
+    else:
+        if isinstance(codec, Codec):
+            return codec
+        fault = "it is no gpuload.Codec"
+    raise MissingPackageError(
+        f"{GROUP}: {plugin.name!r} of {plugin.package} is left out: {fault}. Correct it, or remove {plugin.package}"
+    )
 
 
 def codec_of(data: bytes, own_alone: bool = False) -> Codec:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from PIL import Image
 from reading import rejected_of
 from snippets import ROOT, blocks
 
+import gpuload
 from gpuload.formats import codecs
-from gpuload.formats.registry import BUILT_IN, REST
+from gpuload.formats.registry import BUILT_IN, GROUP, REST
+from gpuload.machine import plugins
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -99,6 +102,28 @@ def test_the_suite_of_the_page(run: Run, tmp_path: Path) -> None:
     tests = ("-k", "values or damaged", tmp_path / "test_mrc.py")
     done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, code=1)
     assert "1 failed, 1 passed" in done.stdout and "test_its_sizes_and_values_are_right" in done.stdout
+
+
+class Unfinished(gpuload.Codec):
+    title = "a file"
+    reads_with = "nothing"
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ("json:JSONDecoder", "it is no gpuload.Codec"), (f"{__name__}:Unfinished", "abstract"),
+        ("no_such_module:Codec", "cannot be imported"),
+    ],
+)  # fmt: skip
+def test_what_is_no_codec_is_left_out(value: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a warning that names the package; images are read as before."""
+    entry = EntryPoint("odd", value, GROUP)
+    monkeypatch.setattr(plugins, "_installed", lambda group: (entry,))
+    codecs.cache_clear()
+    with pytest.warns(UserWarning, match=fault):
+        assert "odd" not in codecs()
+    codecs.cache_clear()
 
 
 def test_a_package_changes_no_format_that_has_a_codec() -> None:

@@ -198,7 +198,7 @@ REFUSED: dict[str, tuple[bytes, str, str]] = {
         pages((LEVELS[:8, :8], {**THUMBNAIL, "extratags": [(271, "s", 0, "NIKON", True)], "subifds": 1}), (RAMP, RAW)),
         "RGB", "is a raw file of NIKON, the values of a camera's sensor",
     ),
-    "FITS": (FITS, "RGB", "is a FITS file"),
+    "FITS": (FITS, "RGB", "is a FITS file, and astropy is not installed|16-bit integers of unknown range"),
     "AVIF with a crop box": (
         AVIF.replace(b"\0\0\0\x14ispe", b"\0\0\0\x28clap" + bytes(32) + b"\0\0\0\x14ispe", 1), "RGB", "crop box",
     ),
