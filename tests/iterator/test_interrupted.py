@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -171,10 +172,12 @@ def test_close_in_ones_own_function_ends_the_loop(packed: Path) -> None:
     with pytest.raises(GpuloadError, match="this (loop was ended by a later one|DaliIterator is closed)"):
         in_time(partial(drain, [loader]))
     in_time(loader.close)
-    for thread in threading.enumerate():
-        if thread.name == "gpuload-apart":  # whose work is done, and which ends
-            thread.join(LONG_S)
-    assert threads_of_loaders() == before
+
+    def wait_for_threads() -> None:  # whose work is done, and which end; one may not have begun to run
+        while threads_of_loaders() != before:
+            time.sleep(0.001)
+
+    in_time(wait_for_threads)
 
 
 def test_a_loop_in_ones_own_function_is_refused(packed: Path) -> None:
