@@ -19,13 +19,12 @@ static inline U16x16 load_sums(const uint16_t *sums) {
     return loaded;
 }
 
-// `level_of` each value.
+// `level_of` each value, which is below 2**31.
 static inline U8x16 levels_of(F32x16 values) {
-    F32x16 highest = (F32x16){0} + 255.0f;
-    I32x16 positive = (I32x16)values & (values > 0.0f);
-    I32x16 is_low = (F32x16)positive < highest;
-    F32x16 clamped = (F32x16)((positive & is_low) | ((I32x16)highest & ~is_low));
-    return __builtin_convertvector(__builtin_convertvector(clamped, I32x16), U8x16);
+    I32x16 levels = __builtin_convertvector(values, I32x16);
+    levels = __builtin_elementwise_max(levels, (I32x16){0});
+    levels = __builtin_elementwise_min(levels, (I32x16){0} + 255);
+    return __builtin_convertvector(levels, U8x16);
 }
 
 // LANES pixels of a long line, blended with their blur. sums: of the pixels above, here and below, from the pixel before on.
