@@ -105,7 +105,10 @@ class Mixer(ABC):
         mix = Mix(np.zeros((len(labels), 4), np.int64), ones, ones)
         if batch.mixes:
             mix = self.plan(batch.draws, *images.shape[-2:])
-            (mix_mirrored if self.mirrored else mix_images)(images, mix)
+            if self.mirrored:
+                mix_mirrored(images, mix)
+            else:
+                mix_images(images, mix)
         classes = self.num_classes or batch.num_classes or 0
         # Where the data set names its classes, the loader has compared its labels with them (`strays`); asking a GPU
         # again would mean waiting for it.

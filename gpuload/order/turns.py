@@ -194,7 +194,8 @@ class ScheduledTurns:
                 f"mix: {schedule.by} {schedule.points[-1]:,} begins after {self._starts[-1]:,} samples, expected "
                 "fewer than 2^62. Leave this point out"
             )
-        for weights in self._weights[-1:] if self._is_linear else self._weights:
+        constant = self._weights[-1:] if self._is_linear else self._weights
+        for weights in constant:
             self._constant(0, None, weights)  # raises now for a share that is too small
         # A position, and the draws before it: what comes next is mostly near.
         self._counted = 0, np.zeros(self._weights.shape[1], np.int64)

@@ -637,26 +637,20 @@ def _rows(
     views = batch.image_views
     if view is not None:
         views = views[view : view + 1]
-    crops = [view.crops for view in views] if changed is None else [changed.crops]
-    maps = [
-        affine_of(view.steps, *view.size) if moves and view.steps is not None else None
-        for view in views
-    ]
-    return Rows(
-        {
-            **batch.encoded.columns,
-            **({} if changed is None else changed.columns),
-            "index": batch.encoded.samples,
-            "dataset": batch.sources,
-        },
-        batch.encoded.members,
-        [
-            Motion(crop, view.size, affine)
-            for crop, view, affine in zip(crops, views, maps, strict=True)
-        ],
-        batch.bucket,
-        batch.keys,
-    )
+    columns = dict(batch.encoded.columns)
+    crops = [view.crops for view in views]
+    if changed is not None:
+        columns |= changed.columns
+        crops = [changed.crops]
+    columns["index"] = batch.encoded.samples
+    columns["dataset"] = batch.sources
+    motions = []
+    for crop, shown in zip(crops, views, strict=True):
+        affine = None
+        if moves and shown.steps is not None:
+            affine = affine_of(shown.steps, *shown.size)
+        motions.append(Motion(crop, shown.size, affine))
+    return Rows(columns, batch.encoded.members, motions, batch.bucket, batch.keys)
 
 
 def _rows_of(owners: I64 | None, samples: Sequence[int]) -> list[int]:

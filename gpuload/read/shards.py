@@ -273,16 +273,13 @@ class Window:
         counts = self._items(names.offsets).counts[rows]
         pictures = self._items(names.offsets).rows_of(rows)
         shards = np.repeat(shard_of, counts)
-        starts, sizes, widths, heights, points = (
-            self._items(column).content[pictures] for column in names
-        )
+        columns = [self._items(column).content[pictures] for column in names]
+        starts, sizes, *shapes_and_points = columns
         stored = StoredPictures(
             MemberViews(self._data, shards, starts, starts + sizes),
             np.stack([self._addresses[shards] + starts, sizes], axis=1),
             np.full(len(pictures), is_raw(field)),
-            widths,
-            heights,
-            points,
+            *shapes_and_points,
         )
         return Ragged(counts, stored)
 

@@ -104,10 +104,10 @@ class PixelTransform(ABC):
         Raises:
             ArgumentError: no numbers, too many, or not one for each image.
         """
-        sizes = {
-            np.shape(values)
-            for values in (*numbers, *(() if where is None else (where,)))
-        } - {()}
+        sizes = {np.shape(values) for values in numbers}
+        if where is not None:
+            sizes.add(np.shape(where))
+        sizes.discard(())  # of one number for all images
         if (
             not 1 <= len(numbers) <= ARGS
             or len(sizes) != 1
