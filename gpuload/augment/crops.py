@@ -694,6 +694,11 @@ CROP: Rule[Geometry] = Rule(
 def source_of(at: I64, size: I64 | int, mode: PaddingMode) -> I64:
     """The pixel of a line of `size` pixels that is shown at each place, in 0..size-1; -1 where there is none, which
     gets the fill. Places outside of 0..size-1 are padding; with size they are broadcast.
+
+    Args:
+        at: int64, places along a line; they may lie outside of it.
+        size: Pixels of the line, or of each.
+        mode: What is in the padding.
     """
     if mode == "constant":
         return np.where((at >= 0) & (at < size), at, -1)
@@ -712,6 +717,12 @@ def source_range(
 ) -> tuple[I64, I64]:
     """First and last + 1 of the pixels that are shown at places start..stop-1 of lines of `size`, or of some more; at
     least one.
+
+    Args:
+        start: int64, the first place.
+        stop: int64, behind the last place.
+        size: int64, pixels of each line.
+        mode: What is in the padding.
     """
     low = start
     high = stop

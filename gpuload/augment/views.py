@@ -99,7 +99,14 @@ class PlannedFunction(NamedTuple):
     redraw: Callable[[int, int, I64, I32, I32, int, I64], "View"]
 
     def crop(self, row: int, sample: int, height: int, width: int) -> Crops:
-        """The crop and flips of one image, as they are drawn for an image of this size: N = 1."""
+        """The crop and flips of one image, as they are drawn for an image of this size: N = 1.
+
+        Args:
+            row: Of the image in its batch.
+            sample: Its index in stored order.
+            height: In pixels, of what the function returned.
+            width: The same.
+        """
         seed, epoch, repeat = self.origin[row].tolist()
         sides = np.array([width, height], np.int32)
         samples = np.array([sample])
@@ -170,8 +177,13 @@ class Form(NamedTuple):
     """What is the same for all batches of a view, whatever is drawn for them: what a decoder is built for.
 
     Attributes:
+        dtype: As of `Augment`.
+        layout: As of `Augment`.
+        interpolation: As of `Augment`; "nearest" of masks and maps.
         normalize: "constants": (pixel - mean) / std; "image": by each image's own; "levels": pixels as they are stored,
             which no user asks for.
+        mean: Of each channel, subtracted from pixels in 0..1.
+        std: Of each channel, by which the difference is divided.
         fill: Level 0..255 of what is padded, or one for each channel.
         pads: Whether a crop may extend beyond the image.
         flips_vertically: Whether images may be flipped vertically.
@@ -183,8 +195,7 @@ class Form(NamedTuple):
         padding_mode: Of the crop.
         function: Where the user's function is called, "" where there is none.
         ops: Codes of steps that are drawn; rare ones may be missing.
-        patch: Side of the patches into which padded images are divided; 0 where they are not. The others are arguments
-            of `Augment`.
+        patch: Side of the patches into which padded images are divided; 0 where they are not.
     """
 
     dtype: DType

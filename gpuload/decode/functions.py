@@ -93,6 +93,10 @@ def find_functions(
     """The functions of all views and epochs; None if there are none.
 
     Args:
+        schedule: Of the image.
+        masks: Names of the mask fields that are requested.
+        moving: The requested fields that move with the image.
+        datasets: Of which samples are.
         further: Names of pictures besides image and masks.
 
     Raises:
@@ -566,7 +570,14 @@ class WholeImages:
         self, plan: Any, batch: Batch, row: int, names: Iterable[str]
     ) -> tuple[Array, list[U8]] | Fault:
         """The image, (height, width, channels) of the batch's pixels, valid until the thread decodes another, and its
-        masks of these names, uint8 (height, width); or why they do not decode."""
+        masks of these names, uint8 (height, width); or why they do not decode.
+
+        Args:
+            plan: As `plan` makes it of the batch.
+            batch: With the sample.
+            row: Of the sample.
+            names: Of the mask fields.
+        """
         owners, broken = self._images.decode(plan, row)
         if row in broken:
             return Fault(broken[row])

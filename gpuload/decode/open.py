@@ -56,7 +56,15 @@ def plan_resources(
     num_threads: int | None,
     prefetch: int | None,
 ) -> Resources:
-    """The resources of a decoder; None is the default."""
+    """The resources of a decoder; None is the default.
+
+    Args:
+        decoder: As of `DaliIterator`.
+        ranks: This process among those that train together.
+        batch_size: Samples in a batch, at most.
+        num_threads: Threads that decode; None: this rank's share of the cores.
+        prefetch: Batches ahead of the current one; None: 2.
+    """
     units = Both() if isinstance(decoder, str) else decoder
     # 0: the CUDA cores, which every GPU has.
     hardware = 0.0 if units.deterministic else units.hardware
@@ -87,6 +95,11 @@ def choose_decoder(
     leaves the GPU to training; otherwise "dali"; or the only usable decoder.
 
     Args:
+        decoder: As of `DaliIterator`.
+        device: As of `DaliIterator`.
+        ranks: This process among those that train together.
+        datasets: Of which samples are.
+        resources: Of the decoder.
         decodes: Whether anything needs decoding; if not, no packages are needed.
         outputs: Of each image.
 
@@ -478,7 +491,15 @@ def check_for_dali(name: Backend, image: PictureForm) -> None:
 def check_mixed(
     picture: PictureForm, subject: str, refuses: bool, what: str, remedy: str = ""
 ) -> None:
-    """Raises ArgumentError if some images are raw and others encoded, where that `refuses`."""
+    """Raises ArgumentError if some images are raw and others encoded, where that `refuses`.
+
+    Args:
+        picture: What is decoded.
+        subject: What refuses it, for the message.
+        refuses: Whether it does.
+        what: What the data sets hold, for the message.
+        remedy: What else the user may do, for the message.
+    """
     if refuses and picture.stored.mixes_raw:
         raise ArgumentError(
             f"{subject}: one of the data sets holds encoded {what} and another raw ones. Pack both in the same "

@@ -55,8 +55,16 @@ def transform(images: Any, steps: Steps, pixels: Pixels = RGB) -> Any:
 def transform_into(
     images: Any, steps: Steps, out: Any, mean: F32, factor: F32, pixels: Pixels = RGB
 ) -> None:
-    """The same for those that `runs_kernels` says: their levels, less mean (C,) and times factor, to `out`, which is
-    uint8 or float32 (N, C, height, width), contiguous so or with channels last."""
+    """The same for those that `runs_kernels` says, as values: (level - mean) * factor.
+
+    Args:
+        images: uint8 (N, C, height, width).
+        steps: Of the N images.
+        out: uint8 or float32 (N, C, height, width), contiguous so or with channels last; the values are written to it.
+        mean: float32 (C,), in levels.
+        factor: float32 (C,).
+        pixels: Of the images.
+    """
     *first, last = _parts(steps)
     if has_own(last):
         first = [*first, last]

@@ -150,6 +150,10 @@ def call(
     """The image and all entries of a sample after the function.
 
     Args:
+        function: Of the user.
+        sample: What it gets, with "image".
+        key: Of the sample's generator.
+        entries: The moving fields of the sample.
         keeps_size: Whether the image must keep its size.
 
     Raises:
@@ -282,6 +286,12 @@ class Caller(Protocol):
         """The image and all entries of a sample after the function with this number.
 
         The pixels of the result are valid until the next call in this thread.
+
+        Args:
+            number: Of the function.
+            key: Of the sample's generator.
+            sample: What the function gets, with "image".
+            keeps_size: Whether the image must keep its size.
 
         Raises:
             FailedCallError: it returned an invalid result, or its process died.

@@ -65,7 +65,14 @@ def find_points(
 
 
 def points_hold(data: bytes, points: bytes, height: int, width: int) -> bool:
-    """Whether these are points of a JPEG of this size. All of its coded pixels are read."""
+    """Whether these are points of a JPEG of this size. All of its coded pixels are read.
+
+    Args:
+        data: the file.
+        points: as the index holds them (docs/format.md).
+        height: of the image in pixels, as the index gives it.
+        width: the same.
+    """
     image = (data, len(data), _thread.scratch.address, height, width)
     holds = kernel("points_hold")(*image, points, len(points))
     if holds == _NO_MEMORY:

@@ -49,7 +49,16 @@ class Decoding(NamedTuple):
 
 
 class Built(NamedTuple):
-    """All parts of a loader. Its threads hold none of the loader itself, which they would keep alive."""
+    """All parts of a loader. Its threads hold none of the loader itself, which they would keep alive.
+
+    Attributes:
+        schedule: The views of each epoch.
+        order: The order of the samples.
+        collate: Makes the fields of a batch.
+        decoding: What is decoded, and by what.
+        open_reader: Opens a reader of the order.
+        pipeline: Of the batches of the training loop.
+    """
 
     schedule: Schedule
     order: OrderPlan
@@ -114,6 +123,12 @@ def build_decoding(
     config: LoaderConfig, schedule: Schedule, order: OrderPlan, collate: Collate
 ) -> Decoding:
     """The decoder and its device, with the schedule fitted to the pixels of the data.
+
+    Args:
+        config: Of the loader.
+        schedule: Its views; it is fitted to the pixels of the data.
+        order: As `build_order` gives it.
+        collate: As `build_fields` gives it.
 
     Raises:
         ArgumentError: an `Augment` does not fit the pixels. DeviceError, MissingPackageError: as `choose_decoder`.
@@ -194,6 +209,12 @@ def build_reader(
 ) -> Callable[[], BatchReader]:
     """Opens readers of the order.
 
+    Args:
+        config: Of the loader.
+        order: As `build_order` gives it.
+        collate: As `build_fields` gives it.
+        decoding: As `build_decoding` gives it.
+
     Raises:
         ArgumentError: the cache of a remote set is too small for the shards in use at a time.
     """
@@ -221,6 +242,11 @@ def build_pipeline(
     """Connects the reader, the decoder and the fields; starts their threads.
 
     Args:
+        config: Of the loader.
+        order: As `build_order` gives it.
+        collate: As `build_fields` gives it.
+        decoding: As `build_decoding` gives it.
+        open_reader: As `build_reader` gives it.
         on_corrupt: Of the pipeline, which for a preview is another than the config's.
     """
     decoder = open_decoder(

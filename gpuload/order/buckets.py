@@ -30,7 +30,14 @@ _MOST_PLANNED = 1 << 14
 
 
 class BucketBatch(NamedTuple):
-    """A global batch: the positions start..stop-1 of the order by buckets, and the samples there."""
+    """A global batch: the positions start..stop-1 of the order by buckets, and the samples there.
+
+    Attributes:
+        start: Its first position in the order by buckets.
+        stop: Behind its last position.
+        bucket: Its number.
+        members: (stop - start,), of `MEMBER`.
+    """
 
     start: int
     stop: int

@@ -89,8 +89,12 @@ class Windows:
     """Segments permuted, and divided evenly among windows, whose samples are permuted together: one lane of a pass.
 
     Args:
+        segments: Of which the windows are made, in stored order.
         words: What the permutations depend on, beside seed and epoch.
+        seed: Of the order.
+        epoch: Number of the pass.
         window: Segments in a window, at most.
+        shuffle: False gives stored order.
 
     Attributes:
         starts: int64 (windows + 1,), where each begins, and the end.
@@ -409,7 +413,14 @@ class Mixing:
 def measure_mixing(
     dataset: Dataset, window: int, batch_size: int, *, lanes: int = 1
 ) -> Mixing:
-    """Measures an epoch's order, on at most 32 windows, of all lanes together, and 64 batches of it."""
+    """Measures an epoch's order, on at most 32 windows, of all lanes together, and 64 batches of it.
+
+    Args:
+        dataset: Whose order is measured.
+        window: In shards.
+        batch_size: Samples in a batch.
+        lanes: Of the order.
+    """
     order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=window, lanes=lanes)
     # Where the first lane enters each of its windows, and the end: in between, all lanes mix about one window.
     starts = np.append(order._lanes[0].starts[:-1] * lanes, len(order))

@@ -144,7 +144,15 @@ def plan_order(
     """The plan of a loader, of those of `DaliIterator`'s arguments that decide the order and its epochs.
 
     Args:
-        shuffle: None is stored order.
+        data: A data set, or a mixture.
+        ranks: This process among those that train together.
+        batch_size: Samples in a batch of this process.
+        shuffle: How samples are mixed; None is stored order.
+        seed: As of `DaliIterator`.
+        drop_last: As of `DaliIterator`.
+        steps_per_epoch: As of `DaliIterator`.
+        sampling: As of `DaliIterator`.
+        buckets: Output sizes of which each sample gets the nearest; None without any.
 
     Raises:
         ArgumentError: the arguments contradict each other, or do not fit the data.

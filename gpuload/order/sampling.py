@@ -97,7 +97,14 @@ class Sampling:
     def order(
         self, shard_sizes: I64, *, seed: int, epoch: int, window: int
     ) -> EpochOrder:
-        """The order of one pass. Costs O(samples) once for each pass."""
+        """The order of one pass. Costs O(samples) once for each pass.
+
+        Args:
+            shard_sizes: int64 (shards,), samples in each shard.
+            seed: Of the order.
+            epoch: Number of the pass.
+            window: Shards whose samples are mixed with one another at a time.
+        """
         options: dict[str, Any] = {"seed": seed, "epoch": epoch, "window": window}
         if self.groups is None and self.weights is None:
             return RepeatedOrder(

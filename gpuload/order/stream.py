@@ -55,7 +55,11 @@ class Stream:
     """The samples at positions start..stop-1, for any start and stop.
 
     Args:
+        data: A data set, or a mixture.
         samplings: Of each data set; None: each sample comes once in a pass.
+        seed: Of the order.
+        window: Shards whose samples are mixed with one another at a time.
+        shuffle: False gives stored order.
         lanes: Of one data set, see `gpuload.order.epoch`.
         unit_samples: Samples in a unit of a mixture's schedule.
     """

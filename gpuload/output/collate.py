@@ -97,7 +97,13 @@ class Collate:
     """Turns decoded batches into named tuples of the user's arrays, or into dicts.
 
     Args:
+        fields: The requested ones, by name or as a spec, in the order of a batch.
+        datasets: Of which samples are.
+        schedule: The views of the image.
+        transforms: Of whole batches, in the order in which they are applied.
         keys: The names of the fields in dicts, in which added fields keep their own; None for named tuples.
+        marks: Whether batches tell which samples do not decode.
+        alone: By name, the augmentations of pictures that move by themselves.
 
     Attributes:
         mixes: Whether MixUp and similar transforms mix batches, which may be set.

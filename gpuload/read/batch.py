@@ -152,7 +152,14 @@ class Batch(Batched):
 
 
 def swapped(encoded: EncodedBatch, first: str, second: str, rows: I32) -> EncodedBatch:
-    """The samples, with two of their pictures exchanged where `rows`, (N,), is not 0."""
+    """The samples, with two of their pictures exchanged where `rows`, (N,), is not 0.
+
+    Args:
+        encoded: The samples.
+        first: Name of one picture.
+        second: Name of the other.
+        rows: int32 (N,), not 0 where they are exchanged.
+    """
     if not rows.any():
         return encoded
     is_swapped = rows != 0

@@ -30,7 +30,14 @@ _CHANNELS = 3
 def preallocated_bytes(
     width: int, height: int, batch_size: int, hw_decoder_load: float | None
 ) -> int:
-    """Bytes that DALI allocates for its JPEG engines, given the largest width and height in pixels."""
+    """Bytes that DALI allocates for its JPEG engines, given the largest width and height in pixels.
+
+    Args:
+        width: Of the largest image in pixels.
+        height: Of the largest image in pixels.
+        batch_size: Samples in a batch.
+        hw_decoder_load: As of `Resources`.
+    """
     images = max(
         1,
         round(
@@ -172,7 +179,15 @@ def fits(
     device_id: int,
     outputs: OutputImages = OutputImages(),  # noqa: B008 -- it is immutable
 ) -> bool:
-    """Whether decoding takes at most half of the GPU's memory; True if that is unknown."""
+    """Whether decoding takes at most half of the GPU's memory; True if that is unknown.
+
+    Args:
+        datasets: Of which samples are.
+        batch_size: Samples in a batch.
+        prefetch: Batches decoded at the same time.
+        device_id: Number of the GPU.
+        outputs: What is made of each image.
+    """
     memory = gpu_bytes(device_id)
     return (
         memory is None
@@ -192,7 +207,12 @@ def check_whole_images(
     """Raises DeviceError if decoding takes more than half of the GPU's memory.
 
     Args:
+        datasets: Of which samples are.
+        batch_size: Samples in a batch.
+        prefetch: Batches decoded at the same time.
+        device_id: Number of the GPU.
         share: Of each batch, for DALI.
+        outputs: What is made of each image.
     """
     by_dali = math.ceil(batch_size * share)
     if fits(datasets, by_dali, prefetch, device_id, outputs):

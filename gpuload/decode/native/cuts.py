@@ -102,6 +102,12 @@ class Cuts:
         windows: int64 (N, 4), the part of each that must be decoded: top, left, bottom, right in pixels of the stored
             image.
         factors: int64 (N,), 1, 2, 4 or 8: it may be decoded at 1/factor of its size.
+
+    Args:
+        form: Of the view.
+        view: Of the N images.
+        heights: int32 (N,), of the images in pixels.
+        widths: int32 (N,), of the images in pixels.
     """
 
     def __init__(self, form: Form, view: View, heights: Any, widths: Any) -> None:
@@ -188,7 +194,14 @@ class Cuts:
         target: PixelTarget,
         postprocess: Postprocess,
     ) -> None:
-        """Writes the whole view of these pictures to these rows of the target."""
+        """Writes the whole view of these pictures to these rows of the target.
+
+        Args:
+            pictures: (n,), of `PICTURE`, decoded.
+            rows: Theirs in the batch.
+            target: What to write to, of the whole batch.
+            postprocess: Makes values of levels.
+        """
         out = target.out[rows]
         view = take(self.view, rows)
         if postprocess.is_linear(view):
