@@ -146,60 +146,134 @@ def reasons() -> dict[tuple[str, str], str]:
 def summary(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Counts by room and module, and the survivors."""
     harmless = reasons()
-    modules = dict[str, Any]()
-    rooms = dict[str, Any]()
-    survivors = list[dict[str, Any]]()
+    modules: dict[str, Any] = {}
+    rooms: dict[str, Any] = {}
+    survivors: list[dict[str, Any]] = []
     for path in chosen_modules([]):
         mutants = find_mutants(path, (ROOT / path).read_text())
-        tried = [
-            (mutant, results[mutant.id]["outcome"])
-            for mutant in mutants
-            if mutant.id in results
-        ]
+        tried = [mutant for mutant in mutants if mutant.id in results]
         if not tried:
             continue
+        outcomes = [results[mutant.id]["outcome"] for mutant in tried]
         survived = [
-            {
-                **mutant.about(),
-                "reason": harmless.get((path, f"{mutant.before} → {mutant.after}")),
-            }
-            for mutant, outcome in tried
+            described(mutant, harmless)
+            for mutant, outcome in zip(tried, outcomes, strict=True)
             if outcome == "survived"
         ]
-        counts = {
-            kind: sum(outcome == kind for _, outcome in tried)
-            for kind in ("killed", "timeout", "unclear")
-        }
-        counts |= {
-            "survived": len(survived),
-            "of_those_harmless": sum(
-                survivor["reason"] is not None for survivor in survived
-            ),
-        }
-        modules[path] = {"mutants": len(mutants), "tried": len(tried), **counts}
-        room = rooms.setdefault(
-            path.split("/")[1].removesuffix(".py"), dict.fromkeys(("tried", *counts), 0)
-        )
-        for kind in room:
-            room[kind] += modules[path][kind]
-        survivors += [
-            {
-                name: survivor[name]
-                for name in ("module", "line", "before", "after", "reason")
-            }
-            for survivor in survived
-        ]
+        counts = count_outcomes(outcomes, survived)
+        modules[path] = {"mutants": len(mutants), **counts}
+        name = path.split("/")[1].removesuffix(".py")
+        room = rooms.setdefault(name, dict.fromkeys(counts, 0))
+        for kind, count in counts.items():
+            room[kind] += count
+        survivors += survived
     for room in rooms.values():
-        changing = room["tried"] - room["of_those_harmless"] - room["unclear"]
-        room["share_found"] = (
-            round((room["killed"] + room["timeout"]) / changing, 3)
-            if changing
-            else None
-        )
+        room["share_found"] = share_found(room)
     return {"rooms": rooms, "modules": modules, "survivors": survivors}
 
 
+def described(mutant: Mutant, harmless: dict[tuple[str, str], str]) -> dict[str, Any]:
+    """A survivor in the summary."""
+    change = f"{mutant.before} → {mutant.after}"
+    return {
+        "module": mutant.module,
+        "line": mutant.line,
+        "before": mutant.before,
+        "after": mutant.after,
+        "reason": harmless.get((mutant.module, change)),
+    }
+
+
+def count_outcomes(
+    outcomes: list[str], survived: list[dict[str, Any]]
+) -> dict[str, int]:
+    """How many mutants of a module were tried, and what became of them."""
+    excused = [survivor for survivor in survived if survivor["reason"] is not None]
+    return {
+        "tried": len(outcomes),
+        "killed": outcomes.count("killed"),
+        "timeout": outcomes.count("timeout"),
+        "unclear": outcomes.count("unclear"),
+        "survived": len(survived),
+        "of_those_harmless": len(excused),
+    }
+
+
+def share_found(counts: dict[str, int]) -> float | None:
+    """The share of the mutants that tests notice, of those that change something."""
+    changing = counts["tried"] - counts["of_those_harmless"] - counts["unclear"]
+    if not changing:
+        return None
+    return round((counts["killed"] + counts["timeout"]) / changing, 3)
+
+
 def main() -> None:
+    parser = _parser()
+    options = parser.parse_args()
+    folder = options.session.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    for pattern in options.modules:
+        if not chosen_modules([pattern]):
+            parser.error(f"{pattern!r}: is no room or file of gpuload")
+    reach = Reach(folder)
+    session = Session(folder / "results.jsonl")
+    with tempfile.TemporaryDirectory(prefix="tree-", dir=folder) as name:
+        tree = Path(name)
+        copy_to(tree)
+        os.chdir(tree)
+        import_outside(tree)
+        subprocess.run(
+            [sys.executable, "tools/build_kernels.py"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        attempt = Trial(tree, reach, options.seconds, options.tests)
+        try_mutants(attempt, session, options)
+    report = {"about": about_run(), **summary(session.results)}
+    options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    for room, counts in report["rooms"].items():
+        print(room, *(f"{kind} {count}" for kind, count in counts.items()), sep="  ")
+
+
+def try_mutants(attempt: Trial, session: Session, options: argparse.Namespace) -> None:
+    """Tries the mutants of the chosen modules that are not known yet, and survivors again where that is asked for."""
+    harmless = reasons()
+    for module in chosen_modules(options.modules):
+        source = (ROOT / module).read_text()
+        for mutant in find_mutants(module, source)[: options.most]:
+            earlier = session.results.get(mutant.id)
+            if earlier is not None:
+                change = (module, f"{mutant.before} → {mutant.after}")
+                survived = earlier["outcome"] == "survived"
+                if not options.again or not survived or change in harmless:
+                    continue
+            outcome, noticed = attempt(mutant, source)
+            session.add({**mutant.about(), "outcome": outcome, "noticed": noticed})
+            if outcome in ("survived", "unclear"):
+                print(
+                    f"{outcome}: {module}:{mutant.line} {noticed}\n  - {mutant.before}\n  + {mutant.after}",
+                    flush=True,
+                )
+
+
+def about_run() -> dict[str, str]:
+    """The commit and the versions that the summary is about."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    versions = {name: version(name) for name in ("pytest", "hypothesis", "coverage")}
+    return {
+        "commit": commit.stdout.strip(),
+        "python": platform.python_version(),
+        **versions,
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tools/mutate.sh", description=__doc__)
     parser.add_argument(
         "modules",
@@ -235,64 +309,7 @@ def main() -> None:
     parser.add_argument(
         "--json", type=Path, default=RESULTS, help="where the summary goes"
     )
-    options = parser.parse_args()
-    folder = options.session.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    if unknown := [
-        pattern for pattern in options.modules if not chosen_modules([pattern])
-    ]:
-        parser.error(f"{unknown[0]!r}: is no room or file of gpuload")
-    modules = chosen_modules(options.modules)
-    reach = Reach(folder)
-    session = Session(folder / "results.jsonl")
-    harmless = reasons()
-    with tempfile.TemporaryDirectory(prefix="tree-", dir=folder) as name:
-        tree = Path(name)
-        copy_to(tree)
-        os.chdir(tree)
-        import_outside(tree)
-        subprocess.run(
-            [sys.executable, "tools/build_kernels.py"],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        attempt = Trial(tree, reach, options.seconds, options.tests)
-        for module in modules:
-            source = (ROOT / module).read_text()
-            for mutant in find_mutants(module, source)[: options.most]:
-                earlier = session.results.get(mutant.id)
-                change = (module, f"{mutant.before} → {mutant.after}")
-                is_open = (
-                    options.again
-                    and earlier is not None
-                    and earlier["outcome"] == "survived"
-                )
-                if earlier is not None and (not is_open or change in harmless):
-                    continue
-                outcome, noticed = attempt(mutant, source)
-                session.add({**mutant.about(), "outcome": outcome, "noticed": noticed})
-                if outcome in ("survived", "unclear"):
-                    print(
-                        f"{outcome}: {module}:{mutant.line} {noticed}\n  - {mutant.before}\n  + {mutant.after}",
-                        flush=True,
-                    )
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    versions = {name: version(name) for name in ("pytest", "hypothesis", "coverage")}
-    about = {
-        "commit": commit.stdout.strip(),
-        "python": platform.python_version(),
-        **versions,
-    }
-    report = {"about": about, **summary(session.results)}
-    options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-    for room, counts in report["rooms"].items():
-        print(room, *(f"{kind} {count}" for kind, count in counts.items()), sep="  ")
+    return parser
 
 
 if __name__ == "__main__":
