@@ -58,12 +58,12 @@ class Schedule:
         self._views = [by_epoch[start] for start in self._starts]
         count = _shared("the number of views", map(len, self._views))
         self.is_single = count == 1
-        self.flips = any(view.flip_share > 0 for views in self._views for view in views)
         self.forms = tuple(
             _join([views[number].form for views in self._views])
             for number in range(count)
         )
         everything = self._all_views()
+        self.flips = any(view.flip_share > 0 for view in everything)
         for name in ("dtype", "layout"):
             _shared(name, (getattr(view, name) for view in everything))
         self.buckets = _shared(
@@ -78,15 +78,15 @@ class Schedule:
             raise ArgumentError(
                 f"augment: Patches makes one view of each sample, and there are {count}. Use one"
             )
-        functions = [
-            function for view in everything if (function := view.function) is not None
-        ]
-        self.functions = tuple(
-            {id(planned.function): planned.function for planned in functions}.values()
-        )
-        self.processes = _shared(
-            "Function(processes)", (planned.processes for planned in functions), 0
-        )
+        self._set_functions(everything)
+
+    def _set_functions(self, views: Sequence[Augment]) -> None:
+        """Sets the user's functions, and how many processes call them."""
+        planned = [view.function for view in views if view.function is not None]
+        by_identity = {id(setting.function): setting.function for setting in planned}
+        self.functions = tuple(by_identity.values())
+        processes = [setting.processes for setting in planned]
+        self.processes = _shared("Function(processes)", processes, 0)
 
     def fit(self, stored: Pixels, is_raw: bool, measured: tuple[Any, Any]) -> None:
         """Fits it to images that are stored as these pixels.

@@ -168,9 +168,7 @@ class Collate:
         self._keys = keys
         self._names = _names_of(fields, self._added)
         self.handed_out = (*self._names, CORRUPT) if marks else self._names
-        self.keys = self.handed_out
-        if keys is not None:
-            self.keys = (*keys, *self.handed_out[len(keys) :])
+        self.keys = _keys_of(self.handed_out, keys)
         self._check(schedule)
 
     def picture_forms(
@@ -436,6 +434,12 @@ def _names_of(fields: Sequence[str | FieldSpec], added: set[str]) -> tuple[str, 
     """The names of the requested fields, then those of added ones."""
     names = tuple(map(_name_of, fields))
     return (*names, *sorted(added - set(names)))
+
+
+def _keys_of(names: tuple[str, ...], keys: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The keys of fields in dicts: those of the first fields, then the names of the others."""
+    first_keys = keys or ()
+    return (*first_keys, *names[len(first_keys) :])
 
 
 def _bind(
