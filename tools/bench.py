@@ -8,6 +8,7 @@
     python tools/bench.py shards/train --with rotation buckets captions --json features.json
     python tools/bench.py small/train --with padding-reflect --size 32 --batch-size 256
     python tools/bench.py shards/train --lock --batch-size 256
+    python tools/bench.py shards/train --whole
 
 Each loader runs in a separate process, configured as its documentation recommends, and makes the same batches from the
 same stored images: random resized crop, horizontal flip, normalisation. For peers that need another storage format, the
@@ -21,7 +22,8 @@ rounds: five with a warm page cache and five with a cold one, each of 1 to 5 s a
 cores. In warm rounds all data is in the page cache and the loader stays open. A cold round is the first epoch of a new
 loader, counted from its first batch, after its data was evicted from the page cache. CPU seconds cover all processes
 and threads of a loader; memory is their peak. "Decoding alone" is the rate of a program that decodes whole
-images and does nothing else; a loader that decodes only what a crop shows may be above it.
+images and does nothing else; a loader that decodes only what a crop shows may be above it. With --whole, images are
+resized whole instead of cropped, so that no loader can leave a part of an image undecoded.
 
 With --with, gpuload with a feature takes turns with gpuload without it, and where it is simple a DataLoader, too; the
 figures are ratios, round by round, and the processor time that the feature takes for an image. One feature is measured
@@ -81,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     title = (
         f"{args.threads} threads or workers, batches of {args.batch_size}, {args.size}×{args.size} {args.dtype}, "
-        f"{counted(args.rounds, 'round')} of {args.images:,} images"
+        f"{'whole images, ' * args.whole}{counted(args.rounds, 'round')} of {args.images:,} images"
     )
     lines = describe(work, args.folder)
     if args.features:
@@ -103,6 +105,10 @@ def _prepare(
         args.cold = 0 if args.against else args.rounds
     _check_device(parser, args)
     _check_counts(parser, args)
+    if args.whole and args.features:
+        parser.error(
+            "--whole: does not go with --with, whose features are measured on crops"
+        )
     pythons = interpreters(parser, args.python, CONTENDERS)
     if args.against:
         args.loaders = [BEFORE, "gpuload"]
@@ -145,6 +151,7 @@ def _work_of(args: argparse.Namespace, dataset: gpuload.Dataset) -> Work:
         raw=dataset.fields["image"].kind == "raw",
         samples=len(dataset),
         largest=(dataset.manifest.width, dataset.manifest.height),
+        whole=args.whole,
     )
 
 
@@ -274,6 +281,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--size", type=int, default=224, help="side of the crops in pixels"
+    )
+    parser.add_argument(
+        "--whole", action="store_true", help="resize whole images; no crops"
     )
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--dtype", choices=["float32", "float16"], default="float32")

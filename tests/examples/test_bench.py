@@ -72,6 +72,33 @@ def test_table_json_and_plot(packed: Path, tmp_path: Path, capsys: pytest.Captur
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("quick_python")
+def test_whole_images(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Contenders whose pixels differ from the first one's are left out, so that all of these resize the whole image."""
+    figures = tmp_path / "figures.json"
+    options = ["--whole", "--loaders", "torch", "opencv", "gpuload", "--rounds", "1", "--cold", "0", *SMALL]
+    assert bench.main([str(packed / "train"), *options, "--json", str(figures)]) == 0
+    record = json.loads(figures.read_text())
+    assert [row["name"] for row in record["loaders"]] == ["torch", "opencv", "gpuload"] and not record["left_out"]
+    assert "whole images, 1 round of 256 images" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        bench.main([str(packed / "train"), "--whole", "--with", "rotation"])
+    assert "--whole: does not go with --with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["torch", "gpuload"])
+def test_whole_images_are_shown_to_their_edges(name: str, tmp_path: Path) -> None:
+    """A frame that a crop would cut off is in each picture."""
+    image = Image.new("RGB", (60, 50))
+    image.paste((255, 255, 255), (12, 10, 48, 40))
+    gpuload.pack([{"image": encode(image), "label": 0}] * 8, tmp_path / "set", workers=1, progress=False)
+    work = Work(tmp_path / "set" / "train", 8, 25, 1, 8, samples=8, whole=True)
+    with CONTENDERS[name].open(work) as loader:
+        images, _ = next(iter(loader))
+    dark = images[:, 1].numpy() < 0
+    assert dark.all(axis=(0, 2))[[0, 3, 21, 24]].all() and not dark[:, 6:19, 6:19].any()
+
+
 def pack_mixed(folder: Path, labelled: bool) -> Path:
     """A set of kept and re-encoded images of many kinds."""
     kinds = itertools.cycle(["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "gray", "CMYK", "palette"])

@@ -1,4 +1,4 @@
-"""Random resized crop, flip and normalisation as users of torchvision and of OpenCV write them."""
+"""Random resized crop or resize, flip and normalisation as users of torchvision and of OpenCV write them."""
 
 import math
 import random
@@ -20,6 +20,7 @@ class TorchvisionCrop:
     def __init__(self, work: Work) -> None:
         import torch
 
+        self._work = work
         self._size = work.size
         self._dtype = getattr(torch, work.dtype)
         self._mean = torch.tensor(MEAN).view(3, 1, 1) * 255
@@ -30,14 +31,16 @@ class TorchvisionCrop:
         from torch.nn import functional
 
         if isinstance(image, torch.Tensor):
-            top, left, height, width = random_window(*image.shape[1:])
+            top, left, height, width = shown_window(self._work, *image.shape[1:])
             window = image[:, top : top + height, left : left + width].unsqueeze(0)
             size = (self._size, self._size)
             pixels = functional.interpolate(
                 window, size=size, mode="bilinear", antialias=True
             )[0]
         else:
-            top, left, height, width = random_window(image.height, image.width)
+            top, left, height, width = shown_window(
+                self._work, image.height, image.width
+            )
             box = (left, top, left + width, top + height)
             # 2 is Pillow's BILINEAR.
             image = image.convert("RGB").resize((self._size, self._size), 2, box=box)
@@ -57,6 +60,7 @@ class OpenCVCrop:
     def __init__(self, work: Work) -> None:
         import torch
 
+        self._work = work
         self._size = work.size
         self._dtype = getattr(torch, work.dtype)
         self._mean = torch.tensor(MEAN).view(3, 1, 1) * 255
@@ -66,7 +70,7 @@ class OpenCVCrop:
         import cv2
         import torch
 
-        top, left, height, width = random_window(*image.shape[:2])
+        top, left, height, width = shown_window(self._work, *image.shape[:2])
         shrinks = height > self._size and width > self._size
         cropped = cv2.resize(
             image[top : top + height, left : left + width],
@@ -89,6 +93,11 @@ def decode_rgb(encoded: bytes) -> np.ndarray:
         return simplejpeg.decode_jpeg(encoded)
     pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
     return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
+
+
+def shown_window(work: Work, height: int, width: int) -> tuple[int, int, int, int]:
+    """(top, left, height, width) of what the work shows of an image."""
+    return (0, 0, height, width) if work.whole else random_window(height, width)
 
 
 def random_window(height: int, width: int) -> tuple[int, int, int, int]:

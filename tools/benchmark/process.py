@@ -72,7 +72,7 @@ class ContenderProcess:
                 stdout=pipe,
                 stderr=self._notes,
                 text=True,
-                env=_environment(),
+                env=environment(),
             )
         except OSError as error:
             self._notes.close()
@@ -209,7 +209,7 @@ def check_out(commit: str) -> str:
     return str(python)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """This process's environment, with a PYTHONPATH to the same gpuload and the same benchmark."""
     import gpuload
 

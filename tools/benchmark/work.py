@@ -15,11 +15,12 @@ STD = (0.229, 0.224, 0.225)
 
 
 class Work(NamedTuple):
-    """Batches of randomly cropped, flipped, normalised images from a packed folder.
+    """Batches of randomly cropped, or whole, flipped, normalised images from a packed folder.
 
     folder: one split. threads: worker processes or decoding threads. images: per round, without the warm-up.
     dtype: "float32" or "float16". cache: folder for the set in the peers' formats. raw: the set stores pixels.
     samples: number of samples in the set. largest: largest width and height in the set, in pixels; 0 if unknown.
+    whole: images are resized whole, without a crop.
     """
 
     folder: Path
@@ -32,6 +33,7 @@ class Work(NamedTuple):
     raw: bool = False
     samples: int = 0
     largest: Sequence[int] = (0, 0)
+    whole: bool = False
 
     @property
     def shards(self) -> list[Path]:

@@ -95,7 +95,9 @@ def graph(
             name="reader",
         )
     resize = {"size": [work.size, work.size], "interp_type": types.INTERP_TRIANGULAR}
-    if device == "cpu":
+    if device == "cpu" and work.whole:
+        images = fn.resize(fn.decoders.image(encoded), **resize)
+    elif device == "cpu":
         cropped = fn.decoders.image_random_crop(
             encoded, random_area=_AREA, random_aspect_ratio=_RATIO
         )
@@ -106,9 +108,12 @@ def graph(
         decoded = fn.decoders.image(
             encoded, device="mixed", hw_decoder_load=hw_decoder_load, **hints
         )
-        images = fn.random_resized_crop(
-            decoded, random_area=_AREA, random_aspect_ratio=_RATIO, **resize
-        )
+        if work.whole:
+            images = fn.resize(decoded, **resize)
+        else:
+            images = fn.random_resized_crop(
+                decoded, random_area=_AREA, random_aspect_ratio=_RATIO, **resize
+            )
     if recipe is not None:
         images = recipe(images)
     normalised = fn.crop_mirror_normalize(

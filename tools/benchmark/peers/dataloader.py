@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,12 @@ def open_pillow(work: Work, device: str = "cpu") -> Iterator[Batches]:
     """Persistent workers, which collate whole batches; pinned memory for a GPU."""
     import pillow_loader
 
+    if work.whole:
+        images = pillow_loader.PackedImages(work.folder, partial(_resized, work.size))
+        yield from _load(
+            images, work, device, _collate_half if work.dtype == "float16" else None
+        )
+        return
     loader = pillow_loader.train_loader(
         work.folder,
         work.batch_size,
@@ -81,7 +88,17 @@ def open_array(work: Work, device: str = "cpu") -> Iterator[Batches]:
     yield from _load(Pixels(), work, device)
 
 
-def _load(dataset: Any, work: Work, device: str) -> Iterator[Batches]:
+def _resized(size: int, image: Any) -> Any:
+    """The whole image, for Pillow's images, and torchvision's RandomHorizontalFlip."""
+    resized = image.resize((size, size), 2)  # Pillow's BILINEAR
+    return (
+        resized.transpose(0) if random.random() < 0.5 else resized
+    )  # its FLIP_LEFT_RIGHT
+
+
+def _load(
+    dataset: Any, work: Work, device: str, collate: Any = None
+) -> Iterator[Batches]:
     import torch
 
     loader = torch.utils.data.DataLoader(
@@ -93,6 +110,7 @@ def _load(dataset: Any, work: Work, device: str) -> Iterator[Batches]:
         persistent_workers=True,
         pin_memory=device == "cuda",
         worker_init_fn=seed_worker,
+        collate_fn=collate,
     )
     yield loader if device == "cpu" else Moved(loader, device)
     del loader

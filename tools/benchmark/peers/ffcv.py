@@ -81,10 +81,8 @@ def open_loader(work: Work, device: str = "cpu") -> Iterator[Batches]:
 
     mean, std = (np.array(values) * 255 for values in (MEAN, STD))
     normalise = NormalizeImage(mean, std, np.dtype(work.dtype).type)
-    images = [
-        RandomResizedCropRGBImageDecoder((work.size, work.size)),
-        RandomHorizontalFlip(),
-    ]
+    decoder = _whole_decoder() if work.whole else RandomResizedCropRGBImageDecoder
+    images = [decoder((work.size, work.size)), RandomHorizontalFlip()]
     labels = [IntDecoder(), ToTensor(), Squeeze()]
     if device == "cpu":
         images += [normalise, ToTensor(), ToTorchImage()]
@@ -108,6 +106,30 @@ def open_loader(work: Work, device: str = "cpu") -> Iterator[Batches]:
     )
     yield _Epochs(loader, work)
     sys.stdout.flush()
+
+
+def _whole_decoder() -> Any:
+    from ffcv.fields.rgb_image import ResizedCropRGBImageDecoder
+
+    class WholeDecoder(ResizedCropRGBImageDecoder):
+        """Resizes the whole image, which none of FFCV's own decoders does."""
+
+        def __init__(self, output_size: tuple[int, int]) -> None:
+            super().__init__(output_size)
+            self.scale = self.ratio = (1.0, 1.0)
+
+        @property
+        def get_crop_generator(self) -> Any:
+            return _whole_window
+
+    return WholeDecoder
+
+
+def _whole_window(
+    height: int, width: int, scale: Any, ratio: Any
+) -> tuple[int, int, int, int]:
+    """(top, left, height, width); FFCV compiles it."""
+    return 0, 0, height, width
 
 
 class _Epochs:

@@ -22,7 +22,12 @@ def open_loader(
     with gpuload.DaliIterator(
         dataset,
         work.batch_size,
-        augment=gpuload.Augment(work.size, dtype=work.dtype),
+        augment=gpuload.Augment(
+            work.size,
+            crop="none" if work.whole else "random",
+            flip=0.5,
+            dtype=work.dtype,
+        ),
         fields=fields,
         device=device,
         decoder=decoder,

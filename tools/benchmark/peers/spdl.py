@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from benchmark.crops import OpenCVCrop, decode_rgb, random_window
+from benchmark.crops import OpenCVCrop, decode_rgb, shown_window
 from benchmark.peers.dataloader import Moved
 from benchmark.work import MEAN, STD, Batches, Work
 
@@ -26,7 +26,7 @@ def open_ffmpeg(work: Work, device: str = "cpu") -> Iterator[Batches]:
 
     def decode(encoded: bytes) -> Any:
         packets = spdl.io.demux_image(encoded)
-        top, left, height, width = random_window(packets.height, packets.width)
+        top, left, height, width = shown_window(work, packets.height, packets.width)
         flip = ",hflip" if random.random() < 0.5 else ""
         # `area` averages when it downscales, which antialiases.
         scaled = f"scale={work.size}:{work.size}:flags={'area' if min(height, width) > work.size else 'bilinear'}"
