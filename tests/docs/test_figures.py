@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from counting.report import is_exact
 from documentation import figures, pictures
 from PIL import Image
 from snippets import ROOT
@@ -62,6 +63,9 @@ def claims() -> Iterator[tuple[str, str]]:
             assert round((accuracies[1] - accuracies[0]) / 100 * 359) == 3
             yield "examples", "they reach {:.1f} % and {:.1f} %".format(*accuracies)
             yield "examples", "training takes {:.0f} s and {:.0f} s".format(*seconds)
+    kills = [trial for row in record("kill-and-count-gpuload")["loaders"] for trial in row["trials"]]
+    assert all(map(is_exact, kills))
+    yield "kill-and-count", f"gpuload alone was killed {len(kills)} times"
     titles = {"dataloader": "torch", "ffcv": "FFCV", "dali": "DALI", "mosaic": "Streaming", "litdata": "LitData"}
     titles |= {"spdl": "SPDL"}
     for one in record("peers")["peers"]:

@@ -11,12 +11,18 @@ import argparse
 import json
 import re
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from counting.report import HEADS, rows
+
 ROOT = Path(__file__).parents[2]
+
 RESULTS = ROOT / "tools" / "results"
 PAGES = (
     ROOT / "README.md",
@@ -29,6 +35,7 @@ PAGES = (
             "buckets",
             "captions",
             "coming-from",
+            "kill-and-count",
         )
     ),
 )
@@ -39,6 +46,9 @@ NAMES = {
     "mosaic": "MosaicML Streaming",
     "lance": "LanceDB",
     "datago": "datago, crops in one thread",
+    "grain": "Grain, ArrayRecord + simplejpeg, OpenCV",
+    "huggingface": "Hugging Face datasets, streaming",
+    "turbo": "TurboLoader",
     "webdataset": "webdataset",
     "torch": "DataLoader + Pillow",
     "spdl-opencv": "SPDL + simplejpeg, OpenCV",
@@ -96,9 +106,9 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def loaders(*columns: str) -> list[list[str]]:
+def loaders(*columns: str, name: str = "cpu-2-cores") -> list[list[str]]:
     """The fastest first."""
-    rows = sorted(by_name("cpu-2-cores").values(), key=lambda row: -row["images_per_s"])
+    rows = sorted(by_name(name).values(), key=lambda row: -row["images_per_s"])
     return [
         [NAMES[row["name"]], *(COLUMNS[column](row) for column in columns)]
         for row in rows
@@ -118,6 +128,12 @@ def short() -> str:
 def long() -> str:
     """All columns."""
     return table(["loader", *COLUMNS], loaders(*COLUMNS))
+
+
+def whole() -> str:
+    """Of images that are not cropped."""
+    columns = ("images/s", "times the DataLoader", "CPU s per 1,000")
+    return table(["loader", *columns], loaders(*columns, name="cpu-2-cores-whole"))
 
 
 def other_images() -> str:
@@ -312,12 +328,20 @@ def clients() -> str:
     return f"{table(['program', *columns], rows)}\n\n{caption}"
 
 
+def kills() -> str:
+    """What loaders lost and doubled after they were killed, gpuload first."""
+    found = [row for row in record("kill-and-count")["loaders"] if row["trials"]]
+    return table(list(HEADS), rows(found))
+
+
 TABLES = {
     "clients": clients,
     "loaders": short,
     "all-loaders": long,
+    "whole-images": whole,
     "other-images": other_images,
     "packing": packing,
+    "kills": kills,
     "remote-peers": remote_peers,
     "features": partial(
         features,
