@@ -71,6 +71,6 @@ def test_outcomes() -> None:
     [row] = rows(
         [{**record, "trials": [trial(), trial(resumed_on=1, lost=1, next_batch_s=9), trial(next_batch_s=0.7)]}]
     )
-    assert row == ["DataLoader 2", "no state", "0", "0", "yes", "up to 1", "0", "yes", "0.60 s"] and len(row) == len(
-        HEADS
-    )
+    assert row == ["DataLoader 2", "no state", "3", "0", "0", "yes", "up to 1", "0", "yes", "0.60 s"] and len(
+        row
+    ) == len(HEADS)

@@ -11,6 +11,7 @@ Trial = dict[str, Any]  # the fields of `counting.trials.Trial`
 HEADS = (
     "loader",
     "its state",
+    "kills",
     *(
         f"{ranks}: {what}"
         for ranks in ("as many ranks", "another number")
@@ -27,9 +28,18 @@ def rows(records: Sequence[dict[str, Any]]) -> list[list[str]]:
         trials = record["trials"]
         same = [trial for trial in trials if trial["ranks"] == trial["resumed_on"]]
         other = [trial for trial in trials if trial["ranks"] != trial["resumed_on"]]
-        name = f"{title(record['loader'])} {record['version']}"
+        version = record["version"].partition("+")[0]
+        name = f"{title(record['loader'])} {version}"
+        kills = str(len(trials))
         found.append(
-            [name, record["means"], *outcome(same), *outcome(other), next_batch(same)]
+            [
+                name,
+                record["means"],
+                kills,
+                *outcome(same),
+                *outcome(other),
+                next_batch(same),
+            ]
         )
     return found
 

@@ -106,9 +106,9 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def loaders(*columns: str, name: str = "cpu-2-cores") -> list[list[str]]:
+def loaders(*columns: str) -> list[list[str]]:
     """The fastest first."""
-    rows = sorted(by_name(name).values(), key=lambda row: -row["images_per_s"])
+    rows = sorted(by_name("cpu-2-cores").values(), key=lambda row: -row["images_per_s"])
     return [
         [NAMES[row["name"]], *(COLUMNS[column](row) for column in columns)]
         for row in rows
@@ -128,12 +128,6 @@ def short() -> str:
 def long() -> str:
     """All columns."""
     return table(["loader", *COLUMNS], loaders(*COLUMNS))
-
-
-def whole() -> str:
-    """Of images that are not cropped."""
-    columns = ("images/s", "times the DataLoader", "CPU s per 1,000")
-    return table(["loader", *columns], loaders(*columns, name="cpu-2-cores-whole"))
 
 
 def other_images() -> str:
@@ -338,7 +332,6 @@ TABLES = {
     "clients": clients,
     "loaders": short,
     "all-loaders": long,
-    "whole-images": whole,
     "other-images": other_images,
     "packing": packing,
     "kills": kills,
