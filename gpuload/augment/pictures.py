@@ -253,7 +253,7 @@ class FormOf(NamedTuple):
             assert self.interpolation in ("nearest", "bilinear")
             form = values_form(leader, self.interpolation)
             return form._replace(transforms=leader.transforms)
-        form = leader._replace(erases=False, function="")
+        form = leader._replace(erases=False, function="", patch=0)
         if self.interpolation is not None:
             form = form._replace(interpolation=self.interpolation)
         if self.mean is not None and self.std is not None:

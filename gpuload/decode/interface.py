@@ -118,12 +118,14 @@ class PictureForm(NamedTuple):
         forms: Of its views.
         stored: What is known of all of them.
         values: What becomes of the values of a map, such as depth; None for images and masks.
+        is_list: Whether a sample has any number of them.
     """
 
     name: str
     forms: tuple[Form, ...]
     stored: Stored
     values: MapValues | None = None
+    is_list: bool = False
 
     @property
     def is_image(self) -> bool:

@@ -330,12 +330,14 @@ class _Opening(NamedTuple):
             ArgumentError: the decoder does not take such images or forms.
         """
         images = [picture for picture in pictures if picture.is_image]
-        if name == "native" or not images:
+        # DALI's batches have as many images as samples.
+        single = [image for image in images if not image.is_list]
+        if name == "native" or not single:
             for picture in images:
                 is_gray = picture.stored.source == GRAY
                 check_mixed(picture, "decoder='native'", is_gray, "gray images")
             return self.native(pictures), None
-        image, *_ = images
+        image = single[0]
         others = [picture for picture in pictures if picture is not image]
         check_for_dali(name, image)
         if name == "dali":

@@ -286,6 +286,14 @@ class PicturesKind(Kind):
                 ),
             )
             return
+        counts = lengths[0]
+        least, most = field.counts or (0, counts.max(initial=0))
+        yield BadRows(
+            np.flatnonzero((counts < least) | (counts > most)),
+            lambda row: (
+                f"{counts[row]} pictures in its {field.name!r}, expected {least} to {most}"
+            ),
+        )
         offsets, sizes, widths, heights = (
             flat(column).astype(np.int64) for column in columns[:4]
         )

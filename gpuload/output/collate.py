@@ -197,7 +197,9 @@ class Collate:
             picture_forms = picture.forms(forms)
             forms[name] = picture_forms
             stored = find_stored(self._datasets, name, pixels, is_mask=is_mask)
-            decoded.append(PictureForm(name, picture_forms, stored, field.values))
+            is_list = isinstance(picture, MovedList)
+            form = PictureForm(name, picture_forms, stored, field.values, is_list)
+            decoded.append(form)
         return tuple(decoded)
 
     def _check(self, schedule: Schedule) -> None:
@@ -349,7 +351,8 @@ class Collate:
         if field.kind == "mask":
             return make.cast(make.from_decoder(array)[:, 0], field.dtype)
         if field.values is None:
-            return make.patches(array) if self._patch else make.images(array)
+            is_patched = self._patch and field.name == self.image
+            return make.patches(array) if is_patched else make.images(array)
         values = make.from_decoder(array)
         return values[:, 0] if isinstance(field.values, IdValues) else values
 

@@ -3,7 +3,6 @@ what becomes of values that are numbers is said by the user, or the picture is r
 """
 
 import io
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from gpuload.fields.kind import StoredMember
 from gpuload.fields.motion import Placement, place
 from gpuload.packing.image import smooth_filter, store_picture
 from gpuload.packing.options import Encoding, Resizing
-from gpuload.types import Array, WidthHeight
+from gpuload.types import Array, Bools, WidthHeight
 
 _MOST_APART = 2.0  # pixels by which the sides of a picture may differ from those of its image, scaled
 _COLOURS = ("RGB", "RGBA")  # modes of pictures that are no numbers
@@ -82,15 +81,19 @@ def resized_picture(
     if not placement.changes:
         return stored
     values = _values_of(stored, field)
-    is_smooth = how in ("smooth", "own")
-    outside = np.nan if how == "flow" else 0
-    as_jpeg = is_smooth and is_jpeg(field, encoding)
-    moved = _moved(values, placement, outside, is_smooth=is_smooth, to_jpeg=as_jpeg)
-    if how in ("width", "flow"):
-        ratio = np.array(placement.resized) / size
-        factors = ratio[:1] if how == "width" else ratio
-        moved = _scaled(moved, factors)
-    return store_picture(moved, field, encoding, as_jpeg=as_jpeg)
+    if how in ("smooth", "own"):
+        as_jpeg = is_jpeg(field, encoding)
+        method = smooth_filter(size, placement.resized, to_jpeg=as_jpeg)
+        moved = _moved(values, placement, method)
+        return store_picture(moved, field, encoding, as_jpeg=as_jpeg)
+    moved = _moved(values, placement, Image.Resampling.NEAREST)
+    ratio = np.array(placement.resized) / size
+    if how == "width":
+        moved = _scaled(moved, ratio[:1])
+    if how == "flow":
+        moved = _scaled(moved, ratio)
+        moved[~_inside(values, placement)] = np.nan
+    return store_picture(moved, field, encoding)
 
 
 def is_jpeg(field: Field, encoding: Encoding) -> bool:
@@ -140,32 +143,22 @@ def _values_of(stored: StoredMember, field: Field) -> Array:
         return np.asarray(shown).astype(pixels.dtype).reshape(shape)
 
 
-def _moved(
-    values: Array,
-    placement: Placement,
-    outside: float,
-    *,
-    is_smooth: bool,
-    to_jpeg: bool,
-) -> Array:
-    """Each channel by itself, as images are or by the nearest pixel; `outside` where a canvas is larger than it."""
-    method = Image.Resampling.NEAREST
-    if is_smooth:
-        method = smooth_filter(placement.source, placement.resized, to_jpeg=to_jpeg)
+def _moved(values: Array, placement: Placement, method: Image.Resampling) -> Array:
+    """Each channel by itself; 0 where a canvas is larger than the picture."""
     native = values.astype(values.dtype.newbyteorder("="))
     planes = [
         np.asarray(placement.resample(Image.fromarray(plane), method))
         for plane in np.moveaxis(native, 2, 0)
     ]
-    moved = np.stack(planes, axis=2).astype(native.dtype)
-    if outside != 0:
-        shown = placement.resample(_everywhere(values.shape), method)
-        moved[np.asarray(shown) == 0] = outside
-    return np.ascontiguousarray(moved)
+    return np.ascontiguousarray(np.stack(planes, axis=2), native.dtype)
 
 
-def _everywhere(shape: Sequence[int]) -> Image.Image:
-    return Image.new("L", (shape[1], shape[0]), 255)
+def _inside(values: Array, placement: Placement) -> Bools:
+    """bool (height, width): where a canvas shows the picture."""
+    everywhere = Image.new("L", values.shape[1::-1], 1)
+    shown = placement.resample(everywhere, Image.Resampling.NEAREST)
+    inside: Bools = np.asarray(shown) != 0
+    return inside
 
 
 def _scaled(values: Array, factors: Array) -> Array:

@@ -247,6 +247,20 @@ class StoredList(NamedTuple):
         """Whether the first picture is the image, byte for byte, which is then stored once."""
         return bool(self.pictures) and self.pictures[0].content == image.data
 
+    def columns(
+        self, field: Field, places: Sequence[tuple[int, int]]
+    ) -> dict[str, list[Any]]:
+        """The columns of the field. places: the offset and the size of each picture."""
+        names = list_columns(field.name)
+        width, height, points = picture_columns(field.name)
+        return {
+            names.offsets: [offset for offset, _ in places],
+            names.sizes: [size for _, size in places],
+            names.widths: [picture.values[width] for picture in self.pictures],
+            names.heights: [picture.values[height] for picture in self.pictures],
+            names.points: [picture.values[points] for picture in self.pictures],
+        }
+
 
 Stored = StoredMember | StoredList
 
@@ -510,29 +524,29 @@ class _Packing:
         """Appends the members of a list of pictures. has_image: whether the image is the first, and there already."""
         image = self.fields[0]
         row = sample.row
-        width, height, points = picture_columns(field.name)
-        entries = list[tuple[Any, ...]]()
+        places = []
         for number, picture in enumerate(part.pictures):
+            if number == 0 and has_image:
+                place = row[image.offset_column], row[image.bytes_column]
+            else:
+                place = self._add_numbered(sample, field, number, picture)
+            places.append(place)
             self.report.extensions[any_member(field.name, picture.extension)] += 1
-            offset = row[image.offset_column]
-            size = row[image.bytes_column]
-            if number > 0 or not has_image:
-                end = member_of(field.name, number, picture.extension)
-                member = self.tar.append(f"{sample.key}.{end}", picture.content)
-                sample.members.append(member)
-                offset = member.offset + picture.header
-                size = member.size - picture.header
-            own = picture.values
-            entries.append((offset, size, own[width], own[height], own[points]))
-        columns = zip(*entries, strict=True) if entries else [()] * 5
-        row.update(zip(list_columns(field.name), map(list, columns), strict=True))
-        self.report.count(field.name, len(entries))
-        first = min(
-            (offset for offset, *_ in entries), default=row[image.offset_column]
-        )
-        last = max((offset + size for offset, size, *_ in entries), default=first)
-        row[field.offset_column] = first
-        row[field.bytes_column] = last - first
+        row.update(part.columns(field, places))
+        start = min((offset for offset, _ in places), default=row[image.offset_column])
+        end = max((offset + size for offset, size in places), default=start)
+        row[field.offset_column] = start
+        row[field.bytes_column] = end - start
+        self.report.count(field.name, len(places))
+
+    def _add_numbered(
+        self, sample: "_Sample", field: Field, number: int, picture: StoredMember
+    ) -> tuple[int, int]:
+        """Appends the member of a picture in a list; returns the offset and the size of its data."""
+        extension = member_of(field.name, number, picture.extension)
+        member = self.tar.append(f"{sample.key}.{extension}", picture.content)
+        sample.members.append(member)
+        return member.offset + picture.header, member.size - picture.header
 
     def index_rows(self) -> bytes:
         """The rows of the index, as an Arrow file of one batch."""

@@ -479,7 +479,6 @@ def _faults_of_list(
     file: BinaryIO,
 ) -> Iterator[str]:
     """The faults of a list of pictures, the first of which may be the image."""
-    by_end = {member.offset + member.size: member for member in members}
     by_extension = {split_name(member.name)[1]: member for member in members}
     listed = [by_extension[end] for end in list_ends(by_extension, field)]
     kind = kind_of(field)
@@ -487,22 +486,21 @@ def _faults_of_list(
     spans = list[tuple[int, int]]()
     for number, (offset, own_row) in enumerate(kind.each_row(field, row)):
         name = f"{field.name} {number}"
-        end = offset + own_row[field.bytes_column]
-        spans.append((offset, end))
-        member = by_end.get(end)
-        is_there = member is not None and member.offset <= offset
-        if member is None or not is_there or member not in listed[number : number + 1]:
+        size = own_row[field.bytes_column]
+        spans.append((offset, offset + size))
+        member = _member_of(listed[number : number + 1], offset, size)
+        if member is None:
             yield f"there is no {name} at the offset in the index (byte {offset:,})"
             continue
         content = os.pread(file.fileno(), member.size, member.offset)
-        if fault := _content_fault(field, own_row, content, offset - member.offset):
+        fault = _content_fault(field, own_row, content, offset - member.offset)
+        if fault:
             yield f"its {name} {fault}"
         elif not is_raw(field) and _are_false(field, own_row, content):
             yield _FALSE_POINTS.format(name)
-    span = row[field.offset_column], row[field.bytes_column]
-    first = min((start for start, _ in spans), default=span[0])
-    last = max((end for _, end in spans), default=first)
-    if span != (first, last - first):
+    start = min((start for start, _ in spans), default=row[field.offset_column])
+    end = max((end for _, end in spans), default=start)
+    if (row[field.offset_column], row[field.bytes_column]) != (start, end - start):
         yield f"its {field.name} do not lie where the index says"
     if len(listed) != len(spans):
         yield f"the index does not have all of its {field.name}"

@@ -203,10 +203,7 @@ class Table(NamedTuple):
         Raises:
             SourceError: a column that the user named does not exist, or no column holds images.
         """
-        rows = iter(self.rows)
-        first = next(rows, None)
-        cells = first.items() if first is not None else ()
-        lists = {*self.lists, *(name for name, value in cells if _are_files(value))}
+        lists, rows = self._with_lists()
         check_columns(title, self.names, columns)
         single = [name for name in self.names if name not in lists]
         given = {
@@ -237,7 +234,7 @@ class Table(NamedTuple):
         wrapped = set(several) & set(self.features.single)
         targets = roles.get("target", ())
         of_objects = self._objects(title, roles, columns, findings)
-        for row in chain([] if first is None else [first], rows):
+        for row in rows:
             sample: dict[str, Any] = {}
             meant = list[str]()
             for column, value in row.items():
@@ -263,6 +260,15 @@ class Table(NamedTuple):
             if targets:
                 sample["target"] = predicted(title, [row[column] for column in targets])
             yield sample
+
+    def _with_lists(self) -> tuple[set[str], Iterator[Row]]:
+        """The columns of lists of pictures, some of which the first row tells; and all rows."""
+        rows = iter(self.rows)
+        first = next(rows, None)
+        if first is None:
+            return set(self.lists), rows
+        told = (name for name, value in first.items() if _are_files(value))
+        return {*self.lists, *told}, chain([first], rows)
 
     def _objects(
         self,

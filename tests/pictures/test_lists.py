@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from damaged import damage
+from damaged import change_manifest, damage
 from fuzzing.loader import write_value
 from images import encode, photo
 from loaders import load, skip_without_dali
@@ -71,6 +71,17 @@ def test_each_picture_moves_as_one_by_itself(packed: Path, name: str, decoder: s
             assert np.array_equal(second, other.numpy())
             if decoder == "native":
                 assert np.array_equal(first, image.numpy())
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
+def test_lists_are_decoded_without_their_image(packed: Path, decoder: str) -> None:
+    skip_without_dali(decoder)
+    options: dict[str, Any] = {"augment": AUGMENTS["crops"], "drop_last": False}
+    with load(packed, 5, fields=("label", "steps"), decoder=decoder, **options) as loader:
+        for label, steps in loader:
+            levels = [pictures[:, 0, 9, 9].tolist() for pictures in steps.split()]
+            expected = [[level(number, place) for place in range(COUNTS[number])] for number in label.tolist()]
+            assert levels == expected
 
 
 @pytest.mark.parametrize("output", ["torch", "numpy"])
@@ -240,6 +251,18 @@ def test_several_views_and_channels_last(packed: Path) -> None:
         assert np.array_equal(image.numpy(), frames[:, 2].numpy())
 
 
+def test_patches_are_those_of_the_image_alone(packed: Path) -> None:
+    augment = Augment(None, gpuload.Patches(patch=8, max_tokens=30), normalize=None)
+    fields = ("image", "other", Pictures("frames", count=3))
+    with load(packed, 4, augment=augment, fields=fields) as loader:
+        image, other, frames = next(iter(loader))
+        assert image["patches"].shape[2] == 8 * 8 * 3
+        assert other.shape[1] == 3 and frames.shape[:3] == (4, 3, 3)
+        # The first patch of the first frame, which is the image.
+        first = frames[:, 0, :, :8, :8].permute(0, 2, 3, 1).reshape(4, -1)
+        assert np.array_equal(image["patches"][:, 0].numpy(), first.numpy())
+
+
 def test_buckets_hold_lists_across_windows(packed: Path) -> None:
     buckets = gpuload.Buckets([(16, 24), (24, 24)])
     options = {"shuffle": gpuload.Shuffle(window=1), "drop_last": False}
@@ -316,6 +339,17 @@ def test_an_index_that_points_elsewhere_is_refused(packed: Path, tmp_path: Path,
     write_value(folder, intact, column, 1, change(rows[1][column]))
     with pytest.raises(gpuload.ShardError, match="'frames'"):
         load(folder, 4, fields=("frames",))
+
+
+def test_a_manifest_that_tells_of_other_counts_is_refused(packed: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(packed, tmp_path / "set"))
+
+    def claim(manifest: dict[str, Any]) -> None:
+        next(field for field in manifest["fields"] if field["name"] == "frames")["counts"] = [2, 2]
+
+    change_manifest(folder, claim, fingerprint=False)
+    with pytest.raises(gpuload.ShardError, match="3 pictures in its 'frames', expected 2 to 2"):
+        load(folder, 4, fields=(Pictures("frames", count=2),))
 
 
 def test_floats_need_constants_of_their_own(tmp_path: Path) -> None:
