@@ -17,7 +17,7 @@ import gpuload
 from gpuload import FormatError, ShardError
 from gpuload.disk.fetch import fetch
 from gpuload.packing.verify import verify
-from gpuload.report.samples import Split, read_rejected
+from gpuload.report.samples import ReportSplit, read_rejected
 
 
 def read_all(data: Any) -> list[int]:
@@ -167,7 +167,7 @@ def test_what_lies_beside_the_shards_is_not_waited_for(
     if name == "shard-000003.idx":
         assert [fault.partition(" (")[0] for fault in verify(copy, 1)] == [f"{copy / name}: cannot be read"]
     else:
-        assert read_rejected(Split("train", str(copy), gpuload.Dataset(copy)))["rejected"] == 0
+        assert read_rejected(ReportSplit("train", str(copy), gpuload.Dataset(copy)))["rejected"] == 0
 
 
 def rewrite_index(
