@@ -13,6 +13,8 @@ from PIL import Image
 
 from gpuload.errors import DecodeError
 from gpuload.fields.field import Field
+from gpuload.fields.picture_lists import PicturesKind
+from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import draw_fields, kind_of
 from gpuload.formats import Conversion, Raster, converted, open_file
 from gpuload.headers import jpeg, npy
@@ -158,4 +160,7 @@ def _drawn(
 
         return kind_of(field).look(field, {**row, **size}, read)
 
-    return draw_fields(picture, fields, look)
+    # Further pictures are not drawn on the image.
+    further = (PictureKind.name, PicturesKind.name)
+    drawn = [field for field in fields if field.kind not in further]
+    return draw_fields(picture, drawn, look)

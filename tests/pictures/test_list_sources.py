@@ -229,6 +229,9 @@ def test_they_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     capsys.readouterr()
     assert main(["pack", str(files), str(tmp_path / "dry"), "--dry-run"]) == 0
     assert "pictures" in capsys.readouterr().out
+    with Image.open(tmp_path / "dry-preview.png") as sheet:
+        shown = np.asarray(sheet.convert("RGB"))
+    assert (shown.max(axis=2) - shown.min(axis=2) > 60).mean() > 0.1  # photos, and no white cells
 
 
 def test_seek_points_are_found_again(tmp_path: Path) -> None:
