@@ -50,6 +50,10 @@ def claims() -> Iterator[tuple[str, str]]:
     each = f"{found['images']:,} JPEGs of {found['image_bytes'] / found['images'] / 1000:.0f} kB"
     yield "report", f"{each} take {found['cpu_seconds']:.0f} s of processor time"
     yield "report", f"{found['max_own_bytes'] / 1e6:.0f} MB of memory"
+    two = next(row for row in record("pairs-2-cores")["features"] if row["feature"] == "two-jpegs")
+    yield "performance", f"{2 * two['ratio']:.2f} times the rate"
+    each = [two["cpu_us"] / 2, two["cpu_us"] - two["more_cpu_us"]]
+    yield "performance", "{:.2f} and {:.2f} ms of processor time".format(*(us / 1000 for us in each))
     for name in ("shapes", "digits"):
         pair = [record(f"recipe-{name}")[loader] for loader in ("gpuload", "DataLoader")]
         accuracies = [100 * one["accuracies"][0] for one in pair]

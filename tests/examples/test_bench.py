@@ -137,6 +137,17 @@ def test_peers_read_each_sample_of_a_mixed_set(tmp_path: Path) -> None:
     assert [label for _, label in stored_samples(pack_mixed(tmp_path / "unlabelled", False))] == [0] * 72
 
 
+@pytest.mark.parametrize("name", ["torch", "opencv", "imagecodecs", "dali", "gpuload"])
+def test_peers_load_sets_of_pngs(tmp_path: Path, name: str) -> None:
+    samples = [{"image": encode(photo(number, 60, 50), "PNG"), "label": number % 2} for number in range(16)]
+    gpuload.pack(samples, tmp_path / "pngs", workers=1, progress=False)
+    work = Work(tmp_path / "pngs" / "train", 8, 32, 1, 16)
+    with CONTENDERS[name].open(work) as loader:
+        examined, _ = examine(loader, CONTENDERS[name], work)
+        del loader
+    assert examined.labels == {"0": 8, "1": 8}
+
+
 def test_a_set_of_another_mode_is_refused(tmp_path: Path, capsys: Any) -> None:
     gpuload.pack([{"image": encode(photo(0)), "label": 0}], tmp_path, workers=1, progress=False, mode="L")
     with pytest.raises(SystemExit, match="2"):

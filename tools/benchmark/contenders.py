@@ -28,6 +28,8 @@ _DALI = ("nvidia.dali", "nvidia-dali-cuda130")
 _ALL = [
     Contender("torch", "DataLoader + Pillow", dataloader.open_pillow, "torch"),
     Contender("opencv", "DataLoader + simplejpeg, OpenCV", dataloader.open_opencv, "cv2"),
+    Contender("imagecodecs", "DataLoader + imagecodecs, OpenCV",
+              partial(dataloader.open_opencv, decoder="imagecodecs"), "imagecodecs", "imagecodecs"),
     Contender("torch-raw", "DataLoader over np.memmap", dataloader.open_array, "torch", None, dataloader.prepare_array,
               jpeg=False, raw=True),
     Contender("webdataset", "webdataset", webdataset.open_loader, "webdataset", "webdataset"),

@@ -100,6 +100,14 @@ def shown_window(work: Work, height: int, width: int) -> tuple[int, int, int, in
     return (0, 0, height, width) if work.whole else random_window(height, width)
 
 
+def decode_by_imagecodecs(encoded: bytes) -> np.ndarray:
+    """uint8 (height, width, 3): JPEGs and PNGs of 8-bit colours by imagecodecs, which releases Python's lock."""
+    import imagecodecs
+
+    decode = imagecodecs.jpeg8_decode if is_jpeg(encoded) else imagecodecs.png_decode
+    return np.asarray(decode(encoded))
+
+
 def random_window(height: int, width: int) -> tuple[int, int, int, int]:
     """(top, left, height, width) as torchvision's RandomResizedCrop draws it with its default scale and ratio."""
     low = 3 / 4

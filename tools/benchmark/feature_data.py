@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageChops
 
 import gpuload
 from benchmark.stored import stored_images
@@ -19,16 +19,17 @@ _WORDS = 12
 
 def prepare(work: Work, folder: Path, name: str) -> None:
     """Packs a set into an empty folder."""
-    settings = {
-        "texts": {},
-        "gray-png": {"mode": "L", "lossless": True},
-        "16-bit-png": {"mode": "I;16"},
-    }[name]
-    samples = (
-        _with_captions(work.folder)
-        if name == "texts"
-        else _as_png(work.folder, name == "16-bit-png")
-    )
+    samples, settings = {
+        "texts": lambda: (_with_captions(work.folder), {}),
+        "gray-png": lambda: (
+            _as_png(work.folder, False),
+            {"mode": "L", "lossless": True},
+        ),
+        "16-bit-png": lambda: (_as_png(work.folder, True), {"mode": "I;16"}),
+        "two-jpegs": lambda: (_with_right_view(work.folder), {}),
+        "depth": lambda: (_with_depth(work.folder), {}),
+        "mask": lambda: (_with_mask(work.folder), {}),
+    }[name]()
     gpuload.pack(samples, folder / "set", workers=1, progress=False, **settings)  # type: ignore[arg-type]
 
 
@@ -110,3 +111,45 @@ def _as_png(folder: Path, is_sixteen: bool) -> Iterator[dict[str, Any]]:
         file = io.BytesIO()
         image.save(file, "PNG")
         yield {"image": file.getvalue(), "label": number % 10}
+
+
+def _with_right_view(folder: Path) -> Iterator[dict[str, Any]]:
+    """Each photo, and the same one shifted by 16 pixels, as a JPEG of the same quality."""
+    for number, data in enumerate(stored_images(folder)):
+        with Image.open(io.BytesIO(data)) as photo:
+            tables = photo.quantization  # type: ignore[attr-defined]
+            shifted = ImageChops.offset(photo.convert("RGB"), 16, 0)
+        file = io.BytesIO()
+        shifted.save(file, "JPEG", qtables=tables, subsampling="4:2:0")
+        yield {"image": data, "right": file.getvalue(), "label": number % 10}
+
+
+def _with_depth(folder: Path) -> Iterator[dict[str, Any]]:
+    """Each photo, and a smooth map of its size of 0.5 to 10 m in millimetres, of 16 bits."""
+    for number, data in enumerate(stored_images(folder)):
+        smooth = _smooth(data)
+        millimetres = (500 + smooth * (9500 / 255)).astype(np.uint16)
+        yield {"image": data, "depth": _png(millimetres), "label": number % 10}
+
+
+def _with_mask(folder: Path) -> Iterator[dict[str, Any]]:
+    """Each photo, and a mask of its size of 21 classes, whose regions are those of the photo."""
+    for number, data in enumerate(stored_images(folder)):
+        classes = (_smooth(data) * (21 / 256)).astype(np.uint8)
+        yield {"image": data, "mask": _png(classes), "label": number % 10}
+
+
+def _smooth(data: bytes) -> Any:
+    """float32 (height, width) in 0..255: brightness without its details."""
+    with Image.open(io.BytesIO(data)) as photo:
+        gray = photo.convert("L").convert("F")
+    few = gray.resize(
+        (max(1, gray.width // 8), max(1, gray.height // 8)), Image.Resampling.BOX
+    )
+    return np.asarray(few.resize(gray.size, Image.Resampling.BILINEAR))
+
+
+def _png(values: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, "PNG")
+    return file.getvalue()

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmark import recipes
+from benchmark import gray, pairs, recipes
 from benchmark.work import Batches, Open, Work
 
 
@@ -138,6 +138,41 @@ def _captioned(tokens: bool) -> Callable[[Work], Mapping[str, Any]]:
     return make
 
 
+def _pair(
+    kind: str, *arguments: Any, **options: Any
+) -> Callable[[Work], Mapping[str, Any]]:
+    """The image and a further picture. kind: of its spec in gpuload."""
+
+    def make(work: Work) -> Mapping[str, Any]:
+        import gpuload
+
+        return {"fields": ("image", getattr(gpuload, kind)(*arguments, **options))}
+
+    return make
+
+
+def _pair_by_dataloader(data: str, other: str, load: str) -> Callable[[Work], Batches]:
+    """load: a class of `benchmark.pairs`."""
+
+    def make(work: Work) -> Batches:
+        return pairs.load_pairs(work, data, other, getattr(pairs, load)(work))
+
+    return make
+
+
+def _pair_peers(
+    data: str, other: str, unit: float | None = None, *, with_opencv: bool = True
+) -> Sequence[tuple[str, str, Open]]:
+    """with_opencv: whether the DataLoader uses something else."""
+    dali = ("dali", "dali", partial(pairs.open_dali, data=data, other=other, unit=unit))
+    opencv = (
+        "opencv",
+        "opencv",
+        partial(pairs.open_opencv, data=data, other=other, unit=unit),
+    )
+    return [opencv, dali] if with_opencv else [dali]
+
+
 def _mixed(batches: str) -> Callable[[Work], Mapping[str, Any]]:
     def make(work: Work) -> Mapping[str, Any]:
         import gpuload
@@ -175,6 +210,11 @@ BASES = {
         data="texts",
     ),
     "mixture": Variant("a mixture of two sets", _mixed("shuffled"), _torchs("mixture")),
+    "one-of-two": Variant(
+        "the first of two JPEGs",
+        lambda work: {"fields": ("image", "label")},
+        data="two-jpegs",
+    ),
     "gray-png": Variant(
         "gray PNGs of 8 bits",
         _augment(normalize=None),
@@ -259,6 +299,17 @@ FEATURES = {
         "gray-png",
         "16-bit-png",
         channels=1,
+        peers=[
+            *(
+                (
+                    decoder,
+                    "opencv",
+                    partial(gray.open_decoder, data="16-bit-png", decoder=decoder),
+                )
+                for decoder in ("opencv", "imagecodecs")
+            ),
+            ("dali", "dali", partial(gray.open_dali, data="16-bit-png")),
+        ],
     ),
     **{
         name: Variant(
@@ -289,6 +340,26 @@ FEATURES = {
         )
         for name, description in recipes.WHAT.items()
     },
+    "two-jpegs": Variant(
+        "two JPEGs in a sample",
+        _pair("Picture", "right"),
+        _pair_by_dataloader("two-jpegs", "right", "PillowPair"),
+        "one-of-two",
+        data="two-jpegs",
+        peers=_pair_peers("two-jpegs", "right"),
+    ),
+    "depth": Variant(
+        "a JPEG and a 16-bit PNG of depths",
+        _pair("Depth", "depth", unit=0.001),
+        data="depth",
+        peers=_pair_peers("depth", "depth", 0.001),
+    ),
+    "mask": Variant(
+        "a JPEG and a PNG of classes",
+        lambda work: {"fields": ("image", "mask")},
+        data="mask",
+        peers=_pair_peers("mask", "mask"),
+    ),
     "stratified": Variant(
         "the shares of two sets in each batch",
         _mixed("stratified"),
@@ -327,7 +398,12 @@ def open_dataloader(work: Work, name: str) -> Iterator[Batches]:
     del loader
 
 
-_PACKAGES = {"dali": "nvidia.dali", "albumentations": "albumentations"}
+_PACKAGES = {
+    "dali": "nvidia.dali",
+    "albumentations": "albumentations",
+    "opencv": "cv2",
+    "imagecodecs": "imagecodecs",
+}
 
 
 def opened() -> Iterator[tuple[str, str, Any, Variant]]:
@@ -361,9 +437,12 @@ def names_of(feature: str) -> list[tuple[str, str]]:
     loaders = ["gpuload"]
     if described.dataloader is not None:
         loaders.append("torch")
+    with_base = {"gpuload"} if described.without else set()
+    if described.without and VARIANTS[described.without].dataloader is not None:
+        with_base.add("torch")
     variants = [
         (
-            f"{loader}+{described.without}" if described.without else loader,
+            f"{loader}+{described.without}" if loader in with_base else loader,
             f"{loader}+{feature}",
         )
         for loader in loaders

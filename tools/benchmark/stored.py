@@ -30,7 +30,7 @@ def stored_samples(folder: Path) -> Iterator[tuple[bytes, int]]:
 
     In a set without labels, each label is 0.
     """
-    ends = _image_ends(folder)
+    ends = image_ends(folder)
     for shard in sorted(folder.glob("*.tar")):
         with tarfile.open(shard) as tar:
             for _, members in itertools.groupby(tar, _key):
@@ -48,7 +48,7 @@ def stored_samples(folder: Path) -> Iterator[tuple[bytes, int]]:
                     yield image, label
 
 
-def _image_ends(folder: Path) -> tuple[str, ...]:
+def image_ends(folder: Path) -> tuple[str, ...]:
     """How the names of images end, such as (".jpg", ".png")."""
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     fields = {field["name"]: field for field in manifest["fields"]}

@@ -217,6 +217,24 @@ COLOURS = {
     "colours-2-cores-64-px-raw": "; pixels of 64×64, batches of 256",
 }
 PADDING = "features-2-cores-32-px-raw"
+PAIRS = "pairs-2-cores"
+PAIR_PEERS = {
+    "torch": "DataLoader, Pillow",
+    "opencv": "DataLoader, OpenCV",
+    "dali": "DALI by hand",
+}
+PNGS = {
+    "64-px": "64×64, batches of 256",
+    "500-px": "500×375",
+    "1920-px": "1920×1280, batches of 4",
+}
+PNG_LOADERS = {
+    "gpuload": "gpuload",
+    "dali": "DALI",
+    "imagecodecs": "DataLoader, imagecodecs",
+    "opencv": "DataLoader, OpenCV",
+    "torch": "DataLoader, Pillow",
+}
 
 
 def features(names: Sequence[str], *wanted: str) -> str:
@@ -288,6 +306,45 @@ def colours() -> str:
     return table(head, rows)
 
 
+def pairs() -> str:
+    """Two pictures in a sample: samples/s of gpuload, how many times those of others that is, and processor time."""
+    measured = {
+        (row["feature"], row["loader"]): row for row in record(PAIRS)["features"]
+    }
+    rows = []
+    for (feature, loader), own in measured.items():
+        if loader != "gpuload":
+            continue
+        peers = [measured.get((feature, peer)) for peer in PAIR_PEERS]
+        times = [
+            "" if row is None else f"{own['images_per_s'] / row['images_per_s']:.1f}"
+            for row in peers
+        ]
+        cpu = [
+            "" if row is None else f"{row['cpu_us'] / 1000:.2f}"
+            for row in (own, *peers)
+        ]
+        rows.append([own["what"], f"{own['images_per_s']:,.0f}", *times, *cpu])
+    titles = list(PAIR_PEERS.values())
+    head = ["in a sample", "samples/s", *(f"times {title}" for title in titles)]
+    return table([*head, "CPU ms: gpuload", *titles], rows)
+
+
+def pngs() -> str:
+    """Sets of PNGs: images/s, and processor time for each image."""
+    rows = []
+    for name, title in PNGS.items():
+        if not (RESULTS / f"png-2-cores-{name}.json").exists():  # not measured yet
+            continue
+        loaders_by_name = by_name(f"png-2-cores-{name}")
+        found = [loaders_by_name.get(loader) for loader in PNG_LOADERS]
+        rates = [rate(row) for row in found]
+        cpu = ["" if row is None else f"{row['cpu_s_per_1000']:.2f}" for row in found]
+        rows.append([f"{title}: images/s", f"**{rates[0]}**", *rates[1:]])
+        rows.append(["CPU ms an image", *cpu])
+    return table(["PNGs of colours", *PNG_LOADERS.values()], rows)
+
+
 def clients() -> str:
     """Training programs of others with their own loaders and with gpuload."""
     rows = []
@@ -346,6 +403,8 @@ TABLES = {
         *_OTHERS,
     ),
     "colours": colours,
+    "pairs": pairs,
+    "pngs": pngs,
     "functions": partial(features, (FUNCTIONS,), *_FUNCTIONS),
     "warps": partial(features, (WARPS,), *_WARPS),
     "padding": partial(features, (PADDING,), *_PADDING),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.recipes import dalis
-from benchmark.stored import stored_samples
+from benchmark.stored import image_ends, stored_samples
 from benchmark.work import MEAN, STD, Batches, Work
 
 _AREA = [0.08, 1.0]
@@ -87,10 +87,11 @@ def graph(
             name="reader",
         )
     else:
+        endings = [ending.removeprefix(".") for ending in image_ends(work.folder)]
         encoded, labels = fn.readers.webdataset(
             paths=[str(path) for path in work.shards],
             index_paths=[str(path.with_suffix(".idx")) for path in work.shards],
-            ext=["jpg", "cls"],
+            ext=[";".join(endings), "cls"],
             random_shuffle=True,
             name="reader",
         )

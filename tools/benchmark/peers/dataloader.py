@@ -9,7 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmark.crops import OpenCVCrop, TorchvisionCrop, decode_rgb
+from benchmark.crops import (
+    OpenCVCrop,
+    TorchvisionCrop,
+    decode_by_imagecodecs,
+    decode_rgb,
+)
 from benchmark.stored import stored_arrays
 from benchmark.work import Batches, Work
 
@@ -39,16 +44,25 @@ def open_pillow(work: Work, device: str = "cpu") -> Iterator[Batches]:
 
 
 @contextmanager
-def open_opencv(work: Work, device: str = "cpu") -> Iterator[Batches]:
-    """The same dataset and loader, with libjpeg-turbo (by simplejpeg) and OpenCV's resize."""
+def open_opencv(
+    work: Work, device: str = "cpu", decoder: str = "simplejpeg"
+) -> Iterator[Batches]:
+    """The same dataset and loader, with OpenCV's resize.
+
+    Args:
+        work: What is asked for.
+        device: Where the batches end.
+        decoder: "simplejpeg", which is libjpeg-turbo, and OpenCV for PNGs; or "imagecodecs" for both.
+    """
     import cv2
     import pillow_loader
 
     crop = OpenCVCrop(work)
+    decode = decode_rgb if decoder == "simplejpeg" else decode_by_imagecodecs
 
     class Images(pillow_loader.PackedImages):
         def __getitem__(self, number: int) -> tuple[Any, int]:
-            return crop(decode_rgb(self.read(number))), int(self.labels[number])
+            return crop(decode(self.read(number))), int(self.labels[number])
 
     cv2.setNumThreads(0)  # the workers already use all cores
     yield from _load(Images(work.folder, None), work, device)
