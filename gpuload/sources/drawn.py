@@ -312,18 +312,17 @@ class Samples:
         if self._points:
             findings.instances_of = {"keypoints": "boxes"}
         self._is_single = all(len(drawing.labels) == 1 for drawing in drawings)
-        names = findings.classes.pop("boxes", ()) if numbered is None else numbered
-        if wrong := [name for name in names if not isinstance(name, str)]:
-            raise SourceError(
-                f"its classes are called {some_of([*map(shown, wrong)])}, which are no names"
-            )
+        of_tool = findings.classes.pop("boxes", ())
+        names = of_tool if numbered is None else numbered
+        _check_names(names)
         used = set(labels)
+        fields = ("label", "labels")
         if self._has_boxes:
             used = {shape.label for shape in shapes if isinstance(shape.label, str)}
+            fields = ("boxes", "labels")
         self._names = (*names, *sorted(used - set(names)))
         self._number = {name: number for number, name in enumerate(self._names)}
         if self._names:
-            fields = ("boxes", "labels") if self._has_boxes else ("label", "labels")
             findings.classes |= dict.fromkeys(fields, self._names)
         findings.draws = self._has_boxes
         if self._has_boxes and labels:
@@ -334,10 +333,7 @@ class Samples:
     def row(self, image: Ref, drawing: Drawing, size: WidthHeight) -> Row:
         """A sample. size: of the image that was drawn on."""
         if not self._has_boxes:
-            numbers = [self._number[label] for label in drawing.labels]
-            if self._is_single:
-                return {"image": image, "label": numbers[0]}
-            return {"image": image, "labels": sorted(set(numbers))}
+            return {"image": image, **self._whole_classes(drawing)}
         shapes = [in_pixels(shape, size, drawing.in_shares) for shape in drawing.shapes]
         classes = [
             shape.label if isinstance(shape.label, int) else self._number[shape.label]
@@ -351,16 +347,34 @@ class Samples:
             "labels": sorted(set(classes)),
         }
         if self._has_masks:
-            row["boxes_masks"] = [
-                [] if isinstance(shape.outline, tuple) else shape.outline
-                for shape in shapes
-            ]
+            row["boxes_masks"] = [_outline_of(shape) for shape in shapes]
             row["boxes_area"] = [area_of(shape) for shape in shapes]
             row["boxes_crowd"] = [int(shape.crowd) for shape in shapes]
         if self._points:
             none = [0.0] * self._points
             row["keypoints"] = [list(shape.points) or none for shape in shapes]
         return row
+
+    def _whole_classes(self, drawing: Drawing) -> Row:
+        """The field of the classes of a whole image."""
+        numbers = [self._number[label] for label in drawing.labels]
+        if self._is_single:
+            return {"label": numbers[0]}
+        return {"labels": sorted(set(numbers))}
+
+
+def _outline_of(shape: Shape) -> Any:
+    """As the field of masks takes it: [] for a shape without one."""
+    return [] if isinstance(shape.outline, tuple) else shape.outline
+
+
+def _check_names(names: Names) -> None:
+    """Raises SourceError if names of classes are no texts."""
+    wrong = [shown(name) for name in names if not isinstance(name, str)]
+    if wrong:
+        raise SourceError(
+            f"its classes are called {some_of(wrong)}, which are no names. Correct it"
+        )
 
 
 def _numbers_of_points(shapes: Sequence[Shape]) -> int:

@@ -339,19 +339,24 @@ def _cvat_shape(
     if tag == "ellipse":
         x, y, rx, ry = (float(values[side]) for side in ("cx", "cy", "rx", "ry"))
         return ellipse(label, (x, y), (rx, ry), degrees)
-    if tag == "mask":
-        sides = [
-            int(float(values[side])) for side in ("left", "top", "width", "height")
-        ]
-        left, top, width, height = sides
-        mask = blank_mask(*height_width)
-        runs = [int(run) for run in values["rle"].split(",")]
-        if sum(runs) != width * height or width * height > mask.size:
-            raise ValueError(f"runs of {sum(runs)} pixels for {width} x {height}")
-        part = unpacked_runs(runs)
-        mask[top : top + height, left : left + width] = part.reshape(height, width)
-        return box_of(label, left, top, width, height)._replace(outline=mask)
-    return None
+    return _cvat_mask(label, values, height_width) if tag == "mask" else None
+
+
+def _cvat_mask(
+    label: str, values: Mapping[str, str], height_width: tuple[int, int]
+) -> Shape:
+    """A mask, which is stored as runs of a part of the image."""
+    left = int(float(values["left"]))
+    top = int(float(values["top"]))
+    width = int(float(values["width"]))
+    height = int(float(values["height"]))
+    mask = blank_mask(*height_width)
+    runs = [int(run) for run in values["rle"].split(",")]
+    if sum(runs) != width * height or width * height > mask.size:
+        raise ValueError(f"runs of {sum(runs)} pixels for {width} x {height}")
+    part = unpacked_runs(runs).reshape(height, width)
+    mask[top : top + height, left : left + width] = part
+    return box_of(label, left, top, width, height)._replace(outline=mask)
 
 
 def unpacked_runs(runs: Sequence[int]) -> Array:

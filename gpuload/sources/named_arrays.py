@@ -188,22 +188,8 @@ class NamedArrays(Source):
         }
         for name in self.options.columns.get(PictureKind.name, ()):
             fields[_last_part(name)] = (name,)
-        for name, item in () if fields or self.options.images_alone else arrays.items():
-            last = _last_part(name)
-            is_label = last.lower() in (*USUAL["label"], *_LABEL)
-            if name == image or (item.shape[0] != count and not is_label):
-                continue
-            role = (
-                "label"
-                if is_label and (item.dtype.kind != "f" or last.lower() in _LABEL)
-                else last
-            )
-            if role in fields:
-                both = f"{fields[role][0]!r} and {name!r}"
-                raise SourceError(
-                    f"{self.title}: {both} would both be the field {role!r}. Give --column ROLE=NAME for one"
-                )
-            fields[role] = (name,)
+        if not fields and not self.options.images_alone:
+            fields |= self._usual_fields(arrays, image)
         for name in (name for names in fields.values() for name in names):
             if arrays[name].shape[0] != count:
                 rows = (
@@ -221,6 +207,38 @@ class NamedArrays(Source):
                     f"{self.title}: {what}. Convert them, or give --column target={name} to predict numbers"
                 )
         return fields
+
+    def _usual_fields(self, arrays: Mapping[str, Any], image: str) -> dict[str, Names]:
+        """The arrays of each field where the user named none.
+
+        Raises:
+            SourceError: two arrays would be one field.
+        """
+        count = arrays[image].shape[0]
+        fields = dict[str, Names]()
+        for name, array in arrays.items():
+            role = _role_of(name, array)
+            is_field = array.shape[0] == count or _is_called_label(name)
+            if name == image or not is_field:
+                continue
+            if role in fields:
+                both = f"{fields[role][0]!r} and {name!r}"
+                raise SourceError(
+                    f"{self.title}: {both} would both be the field {role!r}. Give --column ROLE=NAME for one"
+                )
+            fields[role] = (name,)
+        return fields
+
+
+def _is_called_label(name: str) -> bool:
+    return _last_part(name).lower() in (*USUAL["label"], *_LABEL)
+
+
+def _role_of(name: str, array: Any) -> str:
+    """The field that an array becomes by its name; floats are a label only where it is called so."""
+    last = _last_part(name)
+    is_label = array.dtype.kind != "f" or last.lower() in _LABEL
+    return "label" if _is_called_label(name) and is_label else last
 
 
 def _last_part(name: str) -> str:

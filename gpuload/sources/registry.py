@@ -306,23 +306,27 @@ def _container(
     root: str | Path | URL, path: Path | URL, form: str | None, zip_encoding: str | None
 ) -> Files:
     """What holds the files of a source. A tar is one where it is no shard of WebDataset, or the user says so."""
-    if isinstance(path, Path) and path.suffix.lower() == TAR_SUFFIX and path.is_file():
-        from gpuload.sources.tar_archive import TarArchive, is_plain_tar
-
-        is_container = form is None and is_plain_tar(path)
-        if form is not None:
-            is_container = _holds_files(form)
-        return TarArchive(path) if is_container else OneFile(path)
     may_hold_files = form is None or _holds_files(form)
-    if isinstance(path, URL) and is_archive_at(path) and may_hold_files:
-        return open_archive_at(path, zip_encoding)
-    if isinstance(path, Path) and path.is_file():
-        archive = open_archive(path, may_hold_files)
-        if archive is not None:
-            return archive
+    archive: Files | None = None
+    if isinstance(path, URL):
+        if is_archive_at(path) and may_hold_files:
+            archive = open_archive_at(path, zip_encoding)
+    elif path.is_file():
+        is_tar = path.suffix.lower() == TAR_SUFFIX
+        archive = _tar(path, form) if is_tar else open_archive(path, may_hold_files)
+    if archive is not None:
+        return archive
     if path.suffix.lower() not in ARCHIVES and _is_one_file(path):
         return OneFile(path)
     return open_files(root, zip_encoding)
+
+
+def _tar(path: Path, form: str | None) -> Files:
+    """A tar as a container of files, or as a single file, which a source of shards reads."""
+    from gpuload.sources.tar_archive import TarArchive, is_plain_tar
+
+    is_container = is_plain_tar(path) if form is None else _holds_files(form)
+    return TarArchive(path) if is_container else OneFile(path)
 
 
 def _holds_files(form: str) -> bool:
