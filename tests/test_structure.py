@@ -183,3 +183,23 @@ def test_public_names_are_listed_and_exist() -> None:
     assert all(hasattr(gpuload, name) for name in gpuload.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'Dataloader'"):
         _ = gpuload.Dataloader
+
+
+def twice(files: dict[str, str]) -> dict[str, list[str]]:
+    """The classes that stand in more than one place, by name: the files. files: sources by path."""
+    places: dict[str, list[str]] = {}
+    for name, source in files.items():
+        for node in ast.walk(parse(source)):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name)
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_a_class_name_stands_once() -> None:
+    """So that a name in a message or in prose says which class is meant; torchvision has one `RandomChoice` for both."""
+    files = {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in PACKAGE.rglob("*.py")}
+    assert len(files) > 100
+    assert {name: sorted(found) for name, found in twice(files).items()} == {
+        "RandomChoice": ["batchwise/mixers.py", "transforms/compose.py"]
+    }
+    assert twice({"a.py": "class A: pass", "b.py": "def f():\n    class A: pass"}) == {"A": ["a.py", "b.py"]}
