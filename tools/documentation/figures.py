@@ -228,6 +228,7 @@ PNGS = {
     "500-px": "500×375",
     "1920-px": "1920×1280, batches of 4",
 }
+GRAY_PNGS = "16-bit"  # its record is that of the pairs
 PNG_LOADERS = {
     "gpuload": "gpuload",
     "dali": "DALI",
@@ -313,7 +314,7 @@ def pairs() -> str:
     }
     rows = []
     for (feature, loader), own in measured.items():
-        if loader != "gpuload":
+        if loader != "gpuload" or feature == GRAY_PNGS:
             continue
         peers = [measured.get((feature, peer)) for peer in PAIR_PEERS]
         times = [
@@ -342,7 +343,16 @@ def pngs() -> str:
         cpu = ["" if row is None else f"{row['cpu_s_per_1000']:.2f}" for row in found]
         rows.append([f"{title}: images/s", f"**{rates[0]}**", *rates[1:]])
         rows.append(["CPU ms an image", *cpu])
-    return table(["PNGs of colours", *PNG_LOADERS.values()], rows)
+    gray = {
+        row["loader"]: row
+        for row in record(PAIRS)["features"]
+        if row["feature"] == GRAY_PNGS
+    }
+    rates = [rate(gray[loader]) for loader in PNG_LOADERS]
+    cpu = [f"{gray[loader]['cpu_us'] / 1000:.2f}" for loader in PNG_LOADERS]
+    rows.append(["gray of 16 bits, 500×375: images/s", f"**{rates[0]}**", *rates[1:]])
+    rows.append(["CPU ms an image", *cpu])
+    return table(["PNGs", *PNG_LOADERS.values()], rows)
 
 
 def clients() -> str:
