@@ -1,8 +1,7 @@
 """Which column, array or key holds what: named by the user, else by the names people usually give; and samples out of
 what programs and Hugging Face keep in columns."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -81,9 +80,9 @@ def check_columns(
         if not set(names) <= set(present) or (
             len(names) > 1 and role not in _OF_SEVERAL
         ):
-            given = f"--column {role}={','.join(names)}"
+            option = f"--column {role}={','.join(names)}"
             raise SourceError(
-                f"{title}: {given}: expected one of {list(present)}, or several for target= and picture=. Correct it"
+                f"{title}: {option}: expected one of {list(present)}, or several for target= and picture=. Correct it"
             )
 
 
@@ -94,16 +93,16 @@ class Features:
     """
 
     def __init__(self, features: Any = None) -> None:
-        known = features if isinstance(features, Mapping) else {}
-        self._known = known
+        present = features if isinstance(features, Mapping) else {}
+        self._known = present
         self.single = {
             column: names
-            for column, feature in known.items()
+            for column, feature in present.items()
             if (names := _class_names(feature))
         }
         parts = {
             column: _class_names(_part(feature, "feature"))
-            for column, feature in known.items()
+            for column, feature in present.items()
         }
         self.all = {
             column: names for column, names in parts.items() if names
@@ -206,60 +205,20 @@ class Table(NamedTuple):
         lists, rows = self._with_lists()
         check_columns(title, self.names, columns)
         single = [name for name in self.names if name not in lists]
-        given = {
+        named = {
             role: names for role, names in columns.items() if not set(names) & lists
         }
-        roles = roles_of(title, single, given, _BY_NAME, self.features)
-        names = sorted(map(_list_name, lists))
-        findings.kinds |= dict.fromkeys(names, PicturesKind.name)
+        roles = roles_of(title, single, named, _BY_NAME, self.features)
+        list_names = sorted(map(_list_name, lists))
+        findings.kinds |= dict.fromkeys(list_names, PicturesKind.name)
         if "image" not in roles and not lists:
-            what = f"its columns are {sorted(self.names)}; which holds the image?"
             raise SourceError(
-                f"{title}: {what} Call it 'image', or give --column image=NAME"
+                f"{title}: its columns are {sorted(self.names)}; which holds the image? Call it 'image', or give "
+                "--column image=NAME"
             )
-        role_of = {column: role for role, names in roles.items() for column in names}
-        for column in roles.get(PictureKind.name, ()):
-            role_of[column] = column
-            findings.kinds[column] = PictureKind.name
-        if left := sorted(set(self.names) & set(roles) - set(role_of)):
-            note = f"columns that are not packed: {some_of(left)}; others were taken for fields of these names"
-            findings.notes += [note] if note not in findings.notes else []
-        role_of |= dict.fromkeys(left, "")
-        several = [column for column in self.features.all if column not in role_of]
-        findings.kinds |= dict.fromkeys(several, "labels")
-        findings.classes |= {
-            role_of.get(column, column): names
-            for column, names in self.features.all.items()
-        }
-        wrapped = set(several) & set(self.features.single)
-        targets = roles.get("target", ())
-        of_objects = self._objects(title, roles, columns, findings)
+        reader = _SampleReader(title, self, roles, columns, lists, findings)
         for row in rows:
-            sample: dict[str, Any] = {}
-            meant = list[str]()
-            for column, value in row.items():
-                role = role_of.get(column, column)
-                if column in lists:
-                    files = value if value is not None else ()
-                    name = _list_name(column)
-                    sample[name] = [self._picture("", file)[""] for file in files]
-                elif column in of_objects and of_objects[column].are_meant(value):
-                    meant.append(column)
-                elif role in ("image", "mask"):
-                    sample |= self._picture(role, value)
-                elif role and _is_file(value):
-                    findings.kinds[role] = PictureKind.name
-                    sample |= self._picture(role, value)
-                elif role:
-                    sample[role] = [value] if column in wrapped else value
-            for column in meant:
-                sample = {
-                    **of_objects[column].fields(row[column], row, sample.get("image")),
-                    **sample,
-                }
-            if targets:
-                sample["target"] = predicted(title, [row[column] for column in targets])
-            yield sample
+            yield reader.sample(row)
 
     def _with_lists(self) -> tuple[set[str], Iterator[Row]]:
         """The columns of lists of pictures, some of which the first row tells; and all rows."""
@@ -270,42 +229,121 @@ class Table(NamedTuple):
         told = (name for name, value in first.items() if _are_files(value))
         return {*self.lists, *told}, chain([first], rows)
 
-    def _objects(
+
+class _SampleReader:
+    """Makes samples of the rows of a table.
+
+    Args:
+        title: Of the source.
+        table: Of the rows.
+        roles: The columns of each role that has one.
+        columns: Those of them that the user named.
+        lists: The columns with lists of pictures.
+        findings: Gets notes, classes, and the kinds of columns.
+    """
+
+    def __init__(
         self,
         title: str,
+        table: Table,
         roles: Mapping[str, Names],
         columns: Mapping[str, Names],
+        lists: Set[str],
         findings: Findings,
+    ) -> None:
+        self._title = title
+        self._find = table.find
+        self._lists = lists
+        self._findings = findings
+        self._targets = roles.get("target", ())
+        self._role_of = {
+            column: role for role, names in roles.items() for column in names
+        }
+        for column in roles.get(PictureKind.name, ()):
+            self._role_of[column] = column
+            findings.kinds[column] = PictureKind.name
+        # Columns that are called as fields for which others were taken.
+        unused = sorted(set(table.names) & set(roles) - set(self._role_of))
+        if unused:
+            note = f"columns that are not packed: {some_of(unused)}; others were taken for fields of these names"
+            if note not in findings.notes:
+                findings.notes.append(note)
+        self._role_of |= dict.fromkeys(unused, "")
+        features = table.features
+        several = [column for column in features.all if column not in self._role_of]
+        findings.kinds |= dict.fromkeys(several, "labels")
+        for column, names in features.all.items():
+            findings.classes[self._role_of.get(column, column)] = names
+        # Those with a single class, which are told with those of several.
+        self._wrapped = set(several) & set(features.single)
+        self._objects = self._find_objects(features, roles, columns)
+
+    def _find_objects(
+        self,
+        features: Features,
+        roles: Mapping[str, Names],
+        columns: Mapping[str, Names],
     ) -> dict[str, ObjectColumn]:
         """The column of objects, if there is one: by its role, or one of boxes whose values are such."""
         is_of_boxes = "boxes" in columns
-        if findings.images_alone or not (
-            is_of_boxes or (OBJECTS in roles and "boxes" not in roles)
-        ):
+        is_of_objects = OBJECTS in roles and "boxes" not in roles
+        if self._findings.images_alone or not (is_of_boxes or is_of_objects):
             return {}
         (column,) = roles["boxes" if is_of_boxes else OBJECTS]
-        if names := self.features.within(column):
-            findings.classes |= {"boxes": names, "labels": names}
+        names = features.within(column)
+        if names:
+            self._findings.classes |= {"boxes": names, "labels": names}
         is_named = is_of_boxes or OBJECTS in columns
-        return {
-            column: ObjectColumn(
-                title, column, findings, is_of_boxes, is_named, bool(names)
-            )
-        }
+        objects = ObjectColumn(
+            self._title, column, self._findings, is_of_boxes, is_named, bool(names)
+        )
+        return {column: objects}
+
+    def sample(self, row: Row) -> Row:
+        """The sample that a row is."""
+        sample: dict[str, Any] = {}
+        columns_of_objects = list[str]()
+        for column, value in row.items():
+            role = self._role_of.get(column, column)
+            if column in self._lists:
+                files = value if value is not None else ()
+                sample[_list_name(column)] = [self._content(file) for file in files]
+            elif column in self._objects and self._objects[column].are_meant(value):
+                columns_of_objects.append(column)
+            elif role in ("image", "mask"):
+                sample |= self._picture(role, value)
+            elif role and _is_file(value):
+                self._findings.kinds[role] = PictureKind.name
+                sample |= self._picture(role, value)
+            elif role:
+                sample[role] = [value] if column in self._wrapped else value
+        for column in columns_of_objects:
+            objects = self._objects[column]
+            fields = objects.fields(row[column], row, sample.get("image"))
+            sample = {**fields, **sample}
+        if self._targets:
+            values = [row[column] for column in self._targets]
+            sample["target"] = predicted(self._title, values)
+        return sample
 
     def _picture(self, role: str, value: Any) -> dict[str, Any]:
         """The image or mask, and the name of the image where it has a path."""
-        path, content = (
-            (value.get("path"), value.get("bytes"))
-            if isinstance(value, dict)
-            else (value, value)
-        )
+        path = value.get("path") if isinstance(value, dict) else value
+        fields = {role: self._content(value)}
+        if isinstance(path, str) and path and role == "image":
+            fields["name"] = path
+        return fields
+
+    def _content(self, value: Any) -> Any:
+        """A picture, which is found where a row has its path alone."""
+        path = value
+        content = value
+        if isinstance(value, dict):
+            path = value.get("path")
+            content = value.get("bytes")
         if content is None or isinstance(content, str):
-            content = self.find(path if isinstance(path, str) else "")
-        named = (
-            {"name": path} if isinstance(path, str) and path and role == "image" else {}
-        )
-        return {role: content, **named}
+            return self._find(path if isinstance(path, str) else "")
+        return content
 
 
 def _is_file(value: Any) -> bool:
@@ -332,7 +370,7 @@ def lists_of_images(schema: Any) -> list[str]:
         for field in schema
         if (pa.types.is_list(field.type) or pa.types.is_large_list(field.type))
         and pa.types.is_struct(field.type.value_type)
-        and {one.name for one in field.type.value_type} == {"bytes", "path"}
+        and {part.name for part in field.type.value_type} == {"bytes", "path"}
     ]
 
 
@@ -370,28 +408,30 @@ def samples_of(given: Any, findings: Findings) -> Iterable[Row]:
     return given
 
 
-def _table_of(given: Any) -> Table | None:
+def _table_of(samples: Any) -> Table | None:
     """A data set of Hugging Face, or a table of pandas, Polars or Arrow; None where it is none."""
-    features = getattr(given, "features", None)
+    features = getattr(samples, "features", None)
     if isinstance(features, Mapping):
         for name, feature in features.items():
             stored = _undecoded(feature)
             if stored is not None:
-                given = given.cast_column(name, stored)
+                samples = samples.cast_column(name, stored)
         lists = [
-            name for name, one in features.items() if _inner_image(one) is not None
+            name
+            for name, feature in features.items()
+            if _inner_image(feature) is not None
         ]
-        return Table(list(features), given, Features(features), lists=lists)
-    if hasattr(given, "itertuples"):
-        names = [str(name) for name in given.columns]
-        cells = given.itertuples(index=False, name=None)
+        return Table(list(features), samples, Features(features), lists=lists)
+    if hasattr(samples, "itertuples"):
+        names = [str(name) for name in samples.columns]
+        cells = samples.itertuples(index=False, name=None)
         return Table(names, (dict(zip(names, row, strict=True)) for row in cells))
-    if hasattr(given, "iter_rows"):
-        return Table(list(given.columns), given.iter_rows(named=True))
-    if hasattr(given, "to_batches"):
-        batches = given.to_batches()
+    if hasattr(samples, "iter_rows"):
+        return Table(list(samples.columns), samples.iter_rows(named=True))
+    if hasattr(samples, "to_batches"):
+        batches = samples.to_batches()
         rows = (row for batch in batches for row in batch.to_pylist())
-        return Table(given.schema.names, rows, lists=lists_of_images(given.schema))
+        return Table(samples.schema.names, rows, lists=lists_of_images(samples.schema))
     return None
 
 

@@ -307,7 +307,7 @@ class Samples:
         shapes = [shape for drawing in drawings for shape in drawing.shapes]
         labels = [label for drawing in drawings for label in drawing.labels]
         self._has_boxes = bool(shapes) or not labels
-        self._has_masks = any(len(shape.outline) or shape.crowd for shape in shapes)
+        self._has_masks = any(map(_needs_mask, shapes))
         self._points = _numbers_of_points(shapes)
         if self._points:
             findings.instances_of = {"keypoints": "boxes"}
@@ -318,7 +318,7 @@ class Samples:
         used = set(labels)
         fields = ("label", "labels")
         if self._has_boxes:
-            used = {shape.label for shape in shapes if isinstance(shape.label, str)}
+            used = _names_in(shapes)
             fields = ("boxes", "labels")
         self._names = (*names, *sorted(used - set(names)))
         self._number = {name: number for number, name in enumerate(self._names)}
@@ -361,6 +361,16 @@ class Samples:
         if self._is_single:
             return {"label": numbers[0]}
         return {"labels": sorted(set(numbers))}
+
+
+def _needs_mask(shape: Shape) -> bool:
+    """Whether more than a box was drawn: an outline, or a crowd."""
+    return len(shape.outline) > 0 or shape.crowd
+
+
+def _names_in(shapes: Sequence[Shape]) -> set[str]:
+    """The names of classes that shapes have for labels."""
+    return {shape.label for shape in shapes if isinstance(shape.label, str)}
 
 
 def _outline_of(shape: Shape) -> Any:

@@ -2,7 +2,7 @@
 images with files of the same name beside them: `--from sidecar`."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuload.counted import counted
@@ -49,6 +49,9 @@ _OTHERWISE = (
     "--picture for several pictures of each sample"
 )
 
+# The folders of an image, from the split on, which is "" where there are none.
+_Folders = tuple[str, ...]
+
 
 class FolderSource(FilesSource):
     """Images in a folder of class folders.
@@ -81,8 +84,7 @@ class FolderSource(FilesSource):
         extensions = set(image_extensions())
         if self.options.as_stored:
             extensions.add("npy")
-        # The folders of images, from the split ("" without) on.
-        placed = dict[tuple[str, ...], None]()
+        placed = dict[_Folders, None]()
         companions = _Companions()
         for image in self.files.walk(extensions, findings):
             companions.add(image.name)
@@ -102,7 +104,14 @@ class FolderSource(FilesSource):
         self._refuse_unlikely([name for _, name, *_ in placed])
         if companions.are_usual and not self.options.named:
             raise SourceError(f"{self.title}: {companions.in_words}")
-        findings.notes += self._notes(classes, list(placed), splits)
+        used = {name for _, name, *_ in placed}
+        empty = [name for name in classes if name not in used]
+        if empty:
+            findings.notes.append(
+                f"class folders without an image, which keep their class numbers: {some_of(empty)}"
+            )
+        findings.notes += _notes_on_splits(list(placed), splits)
+        findings.notes += _notes_on_depth(list(placed))
 
     def _classes(self, splits: dict[str, str]) -> list[str]:
         """The names of the class folders, sorted."""
@@ -127,40 +136,37 @@ class FolderSource(FilesSource):
                 f"folder; else {_OTHERWISE}"
             )
 
-    def _notes(
-        self, classes: list[str], placed: list[tuple[str, ...]], splits: dict[str, str]
-    ) -> list[str]:
-        """Notes on classes that may be other ones than they seem."""
-        notes = list[str]()
-        full = sorted({name for _, name, *_ in placed})
-        if empty := [name for name in classes if name not in full]:
-            notes.append(
-                f"class folders without an image, which keep their class numbers: {some_of(empty)}"
-            )
-        used = {splits.get(top): top for top, *_ in placed}
-        if list(used) == ["train"]:
-            notes.append(
-                f"{used['train']!r} is taken as a split and not as a class; --no-splits takes it as a class"
-            )
-        trained = {name for top, name, *_ in placed if top == used.get("train")}
-        if "train" in used and (
-            unseen := [name for name in full if name not in trained]
-        ):
-            notes.append(
-                f"classes without an image in {used['train']!r}: {some_of(unseen)}"
-            )
-        if placed and (len(full) == 1 or all(len(folders) > 2 for folders in placed)):
-            such = "/".join(placed[0]).lstrip("/")
-            notes.append(
-                f"images lie in folders such as {such!r}; the classes are {some_of(full)}"
-            )
-        elif nested := [folders for folders in placed if len(folders) > 2]:
-            such = "/".join(nested[0]).lstrip("/")
-            folders = counted(len(nested), "folder lies", "folders lie")
-            notes.append(
-                f"{folders} below those of classes: the class of images in {such!r} is {nested[0][1]!r}"
-            )
-        return notes
+
+def _notes_on_splits(
+    placed: Sequence[_Folders], splits: Mapping[str, str]
+) -> Iterator[str]:
+    """Notes on folders that are taken as splits."""
+    used = {splits.get(top): top for top, *_ in placed}
+    train = used.get("train")
+    if train is None:
+        return
+    if list(used) == ["train"]:
+        yield f"{train!r} is taken as a split and not as a class; --no-splits takes it as a class"
+    classes = {name for _, name, *_ in placed}
+    trained = {name for top, name, *_ in placed if top == train}
+    unseen = sorted(classes - trained)
+    if unseen:
+        yield f"classes without an image in {train!r}: {some_of(unseen)}"
+
+
+def _notes_on_depth(placed: Sequence[_Folders]) -> Iterator[str]:
+    """Notes on classes that may be other folders than they seem."""
+    if not placed:
+        return
+    classes = sorted({name for _, name, *_ in placed})
+    nested = [folders for folders in placed if len(folders) > 2]
+    if len(classes) == 1 or len(nested) == len(placed):
+        example = "/".join(placed[0]).lstrip("/")
+        yield f"images lie in folders such as {example!r}; the classes are {some_of(classes)}"
+    elif nested:
+        example = "/".join(nested[0]).lstrip("/")
+        count = counted(len(nested), "folder lies", "folders lie")
+        yield f"{count} below those of classes: the class of images in {example!r} is {nested[0][1]!r}"
 
 
 def _has_all(sample: dict[str, Ref], extensions: list[str], findings: Findings) -> bool:
@@ -255,17 +261,7 @@ class SidecarSource(FilesSource):
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         samples = self._samples(findings)
-        counts = Counter(extension for sample in samples for extension in sample)
-        wanted = [end for end in _FIELDS if counts[end] * 2 > len(samples)]
-        if samples and not wanted:
-            images = counted(len(samples), "image")
-            raise SourceError(
-                f"{self.title}: most of its {images} have no .txt, .json or .png beside them. Leave out --from sidecar"
-            )
-        rare = [end for end in _FIELDS if counts[end] and end not in wanted]
-        if rare:
-            files = by_count(Counter({f".{end}": counts[end] for end in rare}))
-            findings.notes.append(f"passed over {files}, which most images do not have")
+        wanted = self._find_wanted(samples, findings)
         complete = [sample for sample in samples if _has_all(sample, wanted, findings)]
         findings.kinds["json"] = "json"
         findings.strict = True
@@ -284,6 +280,27 @@ class SidecarSource(FilesSource):
             if "image" not in sample and "png" in sample:
                 sample["image"] = sample.pop("png")
         return [sample for _, sample in sorted(stems.items()) if "image" in sample]
+
+    def _find_wanted(
+        self, samples: Sequence[Mapping[str, Ref]], findings: Findings
+    ) -> list[str]:
+        """The extensions of the files that most images have beside them.
+
+        Raises:
+            SourceError: there are none.
+        """
+        counts = Counter(extension for sample in samples for extension in sample)
+        wanted = [end for end in _FIELDS if counts[end] * 2 > len(samples)]
+        if samples and not wanted:
+            images = counted(len(samples), "image")
+            raise SourceError(
+                f"{self.title}: most of its {images} have no .txt, .json or .png beside them. Leave out --from sidecar"
+            )
+        rare = [end for end in _FIELDS if counts[end] and end not in wanted]
+        if rare:
+            files = by_count(Counter({f".{end}": counts[end] for end in rare}))
+            findings.notes.append(f"passed over {files}, which most images do not have")
+        return wanted
 
     def _values(
         self, samples: list[dict[str, Ref]], extension: str, findings: Findings

@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -117,9 +117,9 @@ def list_spool(source: "Source", scratch: Path) -> listing.Listing:
     image, kinds, *kept, rejected = json.loads((scratch / _KINDS).read_text())
     for name, value in zip(_KEPT_FINDINGS, kept, strict=True):
         setattr(findings, name, value)
-    findings.classes = {name: tuple(of) for name, of in findings.classes.items()}
+    findings.classes = {name: tuple(names) for name, names in findings.classes.items()}
     findings.category_ids = {
-        name: tuple(of) for name, of in findings.category_ids.items()
+        name: tuple(ids) for name, ids in findings.category_ids.items()
     }
     findings.rejected = [listing.Rejection(**entry) for entry in rejected]
     with (scratch / _ROWS).open("rb") as lines:
@@ -187,14 +187,14 @@ class _RowReader:
                 continue
             yield self._entry(row)
         if self._number < 0:
-            left = [
+            notes = [
                 f"{rejection.source!r} {rejection.reason}"
                 for rejection in self._told.rejected[:1]
             ]
-            found = "; ".join([*left, *self._told.all_notes()]) or "nothing"
+            notes += self._told.all_notes()
             advice = advice_on_images(self._told.others) or self._source.advice
             raise SourceError(
-                f"{self._source.title}: holds no sample; found: {found}. {advice}"
+                f"{self._source.title}: holds no sample; found: {'; '.join(notes) or 'nothing'}. {advice}"
             )
 
     def _entry(self, row: "Row") -> list[Any]:
@@ -203,13 +203,13 @@ class _RowReader:
             for field, (kind, _) in self.kinds.items()
             if kind == PicturesKind.name
         }
-        image = (
-            stored[self._first_of][0]
-            if self._first_of
-            else self._stored(row[self.image], "image")
-        )
-        given = row.get(listing.NAME)
-        name = image.name or f"{self._number:08d}." if given is None else str(given)
+        if self._first_of:
+            image = stored[self._first_of][0]
+        else:
+            image = self._stored(row[self.image], "image")
+        name = row.get(listing.NAME)
+        if name is None:
+            name = image.name or f"{self._number:08d}."
         values = list[Any]()
         beside = 0
         for field, (kind, _) in self.kinds.items():
@@ -217,9 +217,9 @@ class _RowReader:
                 beside += sum(picture.size for picture in stored[field])
                 values.append([picture.address for picture in stored[field]])
             elif all_kinds()[kind].stays_in_shard:
-                one = self._stored(row[field], kind)
-                beside += one.size
-                values.append(one.address)
+                file = self._stored(row[field], kind)
+                beside += file.size
+                values.append(file.address)
             else:
                 values.append(
                     row[field]
@@ -228,7 +228,7 @@ class _RowReader:
                 )
         if self._first_of:
             beside -= image.size
-        return [name, image.size, image.address, beside, *values]
+        return [str(name), image.size, image.address, beside, *values]
 
     def line(self, entry: Sequence[Any]) -> bytes:
         """JSON of an entry."""
@@ -237,9 +237,9 @@ class _RowReader:
                 json.dumps(entry, ensure_ascii=False, default=_plain).encode() + b"\n"
             )
         except (TypeError, ValueError) as error:
-            what = f"has a value that cannot be stored ({error})"
             raise self._error(
-                what, "Give numbers, texts, arrays, or lists and dicts of these"
+                f"has a value that cannot be stored ({error})",
+                "Give numbers, texts, arrays, or lists and dicts of these",
             ) from None
 
     def _check(self, row: Any) -> None:
@@ -249,13 +249,11 @@ class _RowReader:
             self._find_image(row)
         has_image = isinstance(row, Mapping) and (self._first_of or self.image) in row
         if not has_image:
-            what = (
-                f"has only {sorted(map(str, row))}"
-                if isinstance(row, Mapping)
-                else f"is a {type(row).__name__}"
-            )
+            fault = f"is a {type(row).__name__}"
+            if isinstance(row, Mapping):
+                fault = f"has only {sorted(map(str, row))}"
             raise self._error(
-                what, 'Give a dict such as {"image": image, "label": label}'
+                fault, 'Give a dict such as {"image": image, "label": label}'
             )
         labels = row.get("labels", ())
         if not (isinstance(labels, (list, tuple)) or getattr(labels, "ndim", 0) == 1):
@@ -449,60 +447,102 @@ def _list(
     entries: Iterable[Sequence[Any]],
 ) -> listing.Listing:
     """kinds: complete once the first of the entries is there."""
-    schema = listing.listing_schema((), where=True)
-    chunks = list[pa.Table]()
-    values = list[list[Any]]()
-    rest = iter(entries)
-    sizes_beside = list[int]()
-    while some := list(islice(rest, _CHUNK_ROWS)):
-        name, size, address, beside, *columns = map(list, zip(*some, strict=True))
-        sizes_beside += beside
-        chunks.append(pa.table([name, size, address], schema=schema))
-        values = values or [[] for _ in columns]
-        for column, more in zip(values, columns, strict=True):
-            column += more
-    table = pa.concat_tables(chunks)
-    of_rows = dict(zip(kinds, values, strict=True))
+    columns = _columns_of(entries)
+    images = columns.images
+    values = dict(zip(kinds, columns.values, strict=True))
+    names = images.column(listing.NAME)
     splits = None
     if source.options.own_splits:
-        splits, used = _splits(
-            source, findings, table.column(listing.NAME), kinds, of_rows
-        )
-        of_rows.pop(used, None)
-    drawn_on = of_rows.pop(listing.DRAWN_ON) if findings.draws else []
-    fields = list[Field]()
-    columns = list[Any]()
-    classes = None
-    where = Origin(source.title, table.column(listing.NAME))
-    for field_name, column in () if source.options.images_alone else of_rows.items():
-        kind, detail = kinds[field_name]
-        given = findings.classes.get(field_name)
-        field, of_field = all_kinds()[kind].parse(
-            where, field_name, column, given, detail
-        )
-        if all_kinds()[kind].names_set_classes:
-            classes = field.classes
-            field = replace(field, classes=None)
-        ids = findings.category_ids.get(field_name)
-        field = replace(
-            field, category_ids=ids, instances_of=findings.instances_of.get(field_name)
-        )
-        fields.append(findings.fields.get(field_name, field))
-        columns += of_field
-    findings.notes += _notes_on_alike([classes, *(field.classes for field in fields)])
-    if table.column(listing.WHERE).equals(table.column(listing.NAME)):
-        table = table.drop_columns([listing.WHERE])
+        splits, used = _splits(source, findings, names, kinds, values)
+        values.pop(used, None)
+    drawn_on = values.pop(listing.DRAWN_ON) if findings.draws else []
+    if source.options.images_alone:
+        values = {}
+    parsed = _parse_fields(Origin(source.title, names), findings, kinds, values)
+    if images.column(listing.WHERE).equals(names):
+        images = images.drop_columns([listing.WHERE])
     schema = listing.listing_schema(
-        tuple(fields), listing.WHERE in table.column_names, bool(drawn_on)
+        parsed.fields, listing.WHERE in images.column_names, bool(drawn_on)
     )
     sizes = [pa.array(sides, pa.int32()) for sides in zip(*drawn_on, strict=True)]
     if listing.BESIDE in schema.names:
-        sizes.append(pa.array(sizes_beside, pa.int64()))
-    rejected = tuple(sorted(findings.rejected, key=lambda rejection: rejection.source))
-    table = pa.table([*table.columns, *sizes, *columns], schema=schema)
+        sizes.append(pa.array(columns.sizes_beside, pa.int64()))
     return listing.Listing(
-        table, tuple(fields), classes, rejected, findings.all_notes(), splits
+        pa.table([*images.columns, *sizes, *parsed.columns], schema=schema),
+        parsed.fields,
+        parsed.classes,
+        tuple(sorted(findings.rejected, key=lambda rejection: rejection.source)),
+        findings.all_notes(),
+        splits,
     )
+
+
+class _Columns(NamedTuple):
+    """All entries of a listing, by columns.
+
+    Attributes:
+        images: names, sizes and addresses.
+        sizes_beside: bytes of what lies beside each image.
+        values: of each field.
+    """
+
+    images: pa.Table
+    sizes_beside: list[int]
+    values: list[list[Any]]
+
+
+def _columns_of(entries: Iterable[Sequence[Any]]) -> _Columns:
+    """The columns of entries, as `_RowReader.entries` gives them."""
+    schema = listing.listing_schema((), where=True)
+    chunks = list[pa.Table]()
+    sizes_beside = list[int]()
+    values = list[list[Any]]()
+    rest = iter(entries)
+    while chunk := list(islice(rest, _CHUNK_ROWS)):
+        names, sizes, addresses, beside, *columns = map(list, zip(*chunk, strict=True))
+        chunks.append(pa.table([names, sizes, addresses], schema=schema))
+        sizes_beside += beside
+        if not values:
+            values = [[] for _ in columns]
+        for column, more in zip(values, columns, strict=True):
+            column += more
+    return _Columns(pa.concat_tables(chunks), sizes_beside, values)
+
+
+class _ParsedFields(NamedTuple):
+    """The fields of a listing, their columns, and the names of the set's classes."""
+
+    fields: tuple[Field, ...]
+    columns: list[Any]
+    classes: ClassNames
+
+
+def _parse_fields(
+    where: Origin,
+    findings: Findings,
+    kinds: FieldKinds,
+    values: Mapping[str, list[Any]],
+) -> _ParsedFields:
+    """The fields that these values are, by name; `findings` gets notes on their classes."""
+    fields = list[Field]()
+    columns = list[Any]()
+    classes: ClassNames = None
+    for name, column in values.items():
+        kind, detail = kinds[name]
+        names = findings.classes.get(name)
+        field, parsed = all_kinds()[kind].parse(where, name, column, names, detail)
+        if all_kinds()[kind].names_set_classes:
+            classes = field.classes
+            field = replace(field, classes=None)
+        field = replace(
+            field,
+            category_ids=findings.category_ids.get(name),
+            instances_of=findings.instances_of.get(name),
+        )
+        fields.append(findings.fields.get(name, field))
+        columns += parsed
+    findings.notes += _notes_on_alike([classes, *(field.classes for field in fields)])
+    return _ParsedFields(tuple(fields), columns, classes)
 
 
 def _notes_on_alike(lists: Iterable[ClassNames]) -> list[str]:
