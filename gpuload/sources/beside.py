@@ -95,10 +95,7 @@ class PicturesBeside(Source):
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         """As `Source.rows`; an image that lacks a picture is rejected."""
-        matches = {
-            name: _Matches(name, files, findings)
-            for name, files in self._folders.items()
-        }
+        matches = self._matches(findings)
         findings.kinds |= dict.fromkeys(self._folders, PictureKind.name)
         if self._image != "image":
             findings.kinds[self._image] = PictureKind.name
@@ -118,6 +115,12 @@ class PicturesBeside(Source):
             for container, (name, file) in enumerate(pictures.items(), 1):
                 row[name] = _addressed(file, container)
             yield row
+
+    def _matches(self, findings: Findings) -> dict[str, "_Matches"]:
+        return {
+            name: _Matches(name, files, findings)
+            for name, files in self._folders.items()
+        }
 
     def expect(self, addresses: Sequence[str]) -> None:
         for number, files in enumerate(self._containers()):

@@ -95,14 +95,7 @@ class CocoSource(FilesSource):
             findings.notes += part.notes()
             for row in part.rows(findings):
                 yield {**row, SPLIT: split} if findings.origin else row
-        named = NamedFiles(
-            self.files, " and ".join(part.title for part in parts.values()), self.path
-        )
-        names = [name for part in parts.values() for name in part.names]
-        pngs = [f"{one.masks.folder}/*.png" for one in parts.values() if one.masks]
-        findings.notes += named.beside(names)
-        if self.annotations is None:
-            findings.notes += named.elsewhere([*names, *pngs])
+        findings.notes += self._notes_on_others(list(parts.values()))
 
     def _choose(self) -> dict[str, str]:
         """The files of annotations in the container by their splits; a single one by any name.
@@ -153,6 +146,16 @@ class CocoSource(FilesSource):
             part.masks = self._panoptic_masks(name, part, findings)
         return part
 
+    def _notes_on_others(self, parts: Sequence[CocoDocument]) -> Iterator[str]:
+        """Notes on images that no document names."""
+        title = " and ".join(part.title for part in parts)
+        files = NamedFiles(self.files, title, self.path)
+        names = [name for part in parts for name in part.names]
+        yield from files.beside(names)
+        if self.annotations is None:
+            pngs = [f"{part.masks.folder}/*.png" for part in parts if part.masks]
+            yield from files.elsewhere([*names, *pngs])
+
     def _panoptic_masks(
         self, name: str, part: CocoDocument, findings: Findings
     ) -> PanopticMasks | None:
@@ -164,9 +167,10 @@ class CocoSource(FilesSource):
             document = self.annotations.name
         masks = PanopticMasks.beside(files, document, part.segments)
         if masks is None:
-            what = f"is panoptic, and no PNG is there as {part.segments[0][0]['png']!r}"
+            png = part.segments[0][0]["png"]
             findings.notes.append(
-                f"{part.title}: {what}: the boxes of segments are packed, without their masks"
+                f"{part.title}: is panoptic, and no PNG is there as {png!r}: the boxes of segments are packed, without "
+                "their masks"
             )
         return masks
 

@@ -35,8 +35,8 @@ class Contents:
     def is_like(self, other: "Contents") -> bool:
         """Whether two splits hold the same, though one may have more classes in an image."""
         alike = replace(other, most_classes=self.most_classes)
-        has_classes = [bool(one.most_classes) for one in (self, other)]
-        return self == alike and has_classes[0] == has_classes[1]
+        has_classes = self.most_classes > 0
+        return self == alike and has_classes == (other.most_classes > 0)
 
 
 class CocoDocument:
@@ -258,7 +258,9 @@ class CocoDocument:
     def segments(self) -> list[list[Entry]]:
         """The segments of each image with a PNG, as `PanopticMasks` takes them; [] if the document is not panoptic."""
         every = self._entries.values()
-        return [entries for entries in every if any("png" in one for one in entries)]
+        return [
+            entries for entries in every if any("png" in entry for entry in entries)
+        ]
 
     def notes(self) -> list[str]:
         """Sentences about what may surprise."""

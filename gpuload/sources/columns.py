@@ -2,6 +2,7 @@
 what programs and Hugging Face keep in columns."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pyarrow as pa

@@ -90,14 +90,19 @@ def _labelme_shape(entry: Entry, size: WidthHeight) -> Shape | None:
         radius = float(np.hypot(edge[0] - center[0], edge[1] - center[1]))
         return ellipse(label, (center[0], center[1]), (radius, radius))
     if kind == "mask":
-        (left, top), (right, bottom) = points
-        mask = blank_mask(size[1], size[0])
-        pixels = _pixels_in(base64.b64decode(entry["mask"]))
-        x = round(left)
-        y = round(top)
-        mask[y : y + pixels.shape[0], x : x + pixels.shape[1]] = pixels
-        return Shape(label, (left, top, right + 1, bottom + 1), mask)
+        return _labelme_mask(label, points, entry["mask"], size)
     return None
+
+
+def _labelme_mask(label: str, points: Any, content: str, size: WidthHeight) -> Shape:
+    """A mask: the pixels of a PNG, between these corners of the image."""
+    (x0, y0), (x1, y1) = points
+    mask = blank_mask(size[1], size[0])
+    pixels = _pixels_in(base64.b64decode(content))
+    column = round(x0)
+    row = round(y0)
+    mask[row : row + pixels.shape[0], column : column + pixels.shape[1]] = pixels
+    return Shape(label, (x0, y0, x1 + 1, y1 + 1), mask)
 
 
 def _pixels_in(png: bytes) -> Array:
@@ -156,23 +161,33 @@ class DatumaroSource(DocumentSource):
         categories = document["categories"].get("label") or {"labels": []}
         names = tuple(label["name"] for label in categories["labels"])
         add_classes(findings, self.title, names)
+        split = "" if subset == "default" else subset
         for item in document["items"]:
-            image = item.get("image") or {}
-            height, width = image.get("size") or (0, 0)
-            shapes = list[Shape]()
-            labels = list[str]()
-            for entry in item["annotations"]:
-                label = entry.get("label_id")
-                if entry["type"] == "label":
-                    labels.append(names[label])
-                elif (shape := _datumaro_shape(entry, names)) is not None:
-                    shapes.append(shape)
-                else:
-                    passed_over[entry["type"]] += 1
-            path = image.get("path") or item["id"]
-            split = "" if subset == "default" else subset
-            size = int(width), int(height)
-            yield Drawing(f"{subset}/{path}", shapes, size, (*labels,), split)
+            drawing = _datumaro_drawing(item, names, passed_over)
+            path = f"{subset}/{drawing.image}"
+            yield drawing._replace(image=path, split=split)
+
+
+def _datumaro_drawing(
+    item: Entry, names: Sequence[str], passed_over: Counter[str]
+) -> Drawing:
+    """An item of a subset. names: of the classes."""
+    image = item.get("image") or {}
+    height, width = image.get("size") or (0, 0)
+    shapes = list[Shape]()
+    labels = list[str]()
+    for entry in item["annotations"]:
+        kind = entry["type"]
+        if kind == "label":
+            labels.append(names[entry.get("label_id")])
+            continue
+        shape = _datumaro_shape(entry, names)
+        if shape is None:
+            passed_over[kind] += 1
+        else:
+            shapes.append(shape)
+    path = image.get("path") or item["id"]
+    return Drawing(path, shapes, (int(width), int(height)), tuple(labels))
 
 
 def _datumaro_shape(entry: Entry, names: Sequence[str]) -> Shape | None:
@@ -225,26 +240,36 @@ class FiftyOneSource(DocumentSource):
     def _samples(
         self, samples: Sequence[Entry], passed_over: Counter[str]
     ) -> Iterator[Drawing]:
-        kinds = ("Detections", "Polylines", "Classification", "Classifications")
-        fields = {
-            name
-            for sample in samples
-            for name, value in sample.items()
-            if isinstance(value, dict) and value.get("_cls") in kinds
-        }
-        chosen = self.options.attribute
-        if not chosen and len(fields) > 1:
-            raise SourceError(
-                f"{self.title}: its samples have the fields {some_of(sorted(fields))}. Give --option attribute=NAME"
-            )
-        chosen = chosen or next(iter(fields), "")
+        field = self.options.attribute or self._field_of_labels(samples)
         for sample in samples:
-            metadata = sample.get("metadata") or {}
-            size = int(metadata.get("width") or 0), int(metadata.get("height") or 0)
-            shapes, labels = _fiftyone_labels(sample.get(chosen) or {}, passed_over)
+            size = _size_in(sample.get("metadata") or {})
+            shapes, labels = _fiftyone_labels(sample.get(field) or {}, passed_over)
             tags = [tag for tag in sample.get("tags") or () if words_of_splits(tag)]
             split = tags[0] if len(tags) == 1 else ""
             yield Drawing(sample["filepath"], shapes, size, labels, split, True)
+
+    def _field_of_labels(self, samples: Sequence[Entry]) -> str:
+        """The field that holds the labels; "" if none does.
+
+        Raises:
+            SourceError: several do.
+        """
+        kinds = ("Detections", "Polylines", "Classification", "Classifications")
+        fields = set[str]()
+        for sample in samples:
+            for name, value in sample.items():
+                if isinstance(value, dict) and value.get("_cls") in kinds:
+                    fields.add(name)
+        if len(fields) > 1:
+            raise SourceError(
+                f"{self.title}: its samples have the fields {some_of(sorted(fields))}. Give --option attribute=NAME"
+            )
+        return next(iter(fields), "")
+
+
+def _size_in(entry: Entry) -> WidthHeight:
+    """The width and height that an entry tells; 0 where it does not."""
+    return int(entry.get("width") or 0), int(entry.get("height") or 0)
 
 
 def _has_whole_labels(labels: Mapping[str, Any]) -> bool:
@@ -264,7 +289,7 @@ def _fiftyone_labels(
     if "label" in value:
         return [], (str(value["label"]),)
     if "classifications" in value:
-        return [], tuple(str(one["label"]) for one in value["classifications"])
+        return [], tuple(str(entry["label"]) for entry in value["classifications"])
     shapes = [
         box_of(str(entry["label"]), *entry["bounding_box"])
         for entry in value.get("detections") or ()
@@ -303,17 +328,26 @@ class NdjsonSource(DocumentSource):
         width = (head.get("kpt_shape") or (0, 3))[1]
         add_classes(findings, self.title, names)
         for line in lines:
-            entry = parse_json(line)
-            size = int(entry.get("width") or 0), int(entry.get("height") or 0)
-            shapes = list[Shape]()
-            labels = list[str]()
-            for kind, rows in (entry.get("annotations") or {}).items():
-                if kind == "classification":
-                    labels += [names[int(row)] for row in rows]
-                else:
-                    shapes += [_ndjson_shape(kind, row, names, width) for row in rows]
-            split = str(entry.get("split") or "")
-            yield Drawing(entry["file"], shapes, size, (*labels,), split, True)
+            yield _ndjson_drawing(parse_json(line), names, width)
+
+
+def _ndjson_drawing(entry: Entry, names: Sequence[str], width: int) -> Drawing:
+    """A line. names: of the classes. width: numbers of a keypoint."""
+    shapes = list[Shape]()
+    labels = list[str]()
+    for kind, rows in (entry.get("annotations") or {}).items():
+        if kind == "classification":
+            labels += [names[int(row)] for row in rows]
+        else:
+            shapes += [_ndjson_shape(kind, row, names, width) for row in rows]
+    return Drawing(
+        entry["file"],
+        shapes,
+        _size_in(entry),
+        tuple(labels),
+        split=str(entry.get("split") or ""),
+        in_shares=True,
+    )
 
 
 def _ndjson_shape(

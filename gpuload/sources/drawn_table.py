@@ -136,26 +136,36 @@ class BoxTableSource(DrawnSource):
             image, label = _named(row, layout)
             shapes = of_image.setdefault((image, row.get(layout.split, "")), [])
             if "region_shape_attributes" in row:
-                form = json.loads(row["region_shape_attributes"] or "{}")
-                attributes = json.loads(row["region_attributes"] or "{}")
-                wanted = self.options.attribute
-                label = attribute_of(self.title, attributes, wanted) if form else ""
-                shape = via_shape(label, form) if form else None
-                passed_over.update([str(form["name"])] if form and not shape else [])
+                shape = self._via_region(row, passed_over)
             else:
                 shape = self._shape(row, descriptions.get(label, label), layout)
-            shapes += [] if shape is None else [shape]
+            if shape is not None:
+                shapes.append(shape)
             sizes[image] = _size_in(row, layout)
         if layout.runs:
             findings.notes.append(
                 f"runs of masks are read along {self.options.order}, from pixel 1; --option order=rows or columns"
             )
         for (image, split), shapes in of_image.items():
-            name = f"{place}/{image}".lstrip("/")
-            is_split = split if split_called(split) else ""
             yield Drawing(
-                name, shapes, sizes[image], split=is_split, in_shares=in_shares
+                f"{place}/{image}".lstrip("/"),
+                shapes,
+                sizes[image],
+                split=split if split_called(split) else "",
+                in_shares=in_shares,
             )
+
+    def _via_region(self, row: Cells, passed_over: Counter[str]) -> Shape | None:
+        """The region in a row of VIA's CSV; None for an image without one, and for what is no area."""
+        form = json.loads(row["region_shape_attributes"] or "{}")
+        if not form:
+            return None
+        attributes = json.loads(row["region_attributes"] or "{}")
+        label = attribute_of(self.title, attributes, self.options.attribute)
+        shape = via_shape(label, form)
+        if shape is None:
+            passed_over[str(form["name"])] += 1
+        return shape
 
     def _shape(self, row: Cells, label: str, layout: _BoxColumns) -> Shape | None:
         """The object of a row; None where it has none."""

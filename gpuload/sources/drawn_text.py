@@ -228,13 +228,7 @@ class WiderSource(DrawnSource):
             rows = [lines.popleft().split() for _ in range(count)]
             if not count and lines and len(lines[0].split()) >= 4:
                 lines.popleft()  # a face of zeros, where there is none
-            shapes = list[Shape]()
-            for row in rows:
-                x, y, width, height = map(float, row[:4])
-                is_invalid = len(row) > 7 and row[7] == "1"
-                label = row[4] if len(row) == 5 else "face"  # Datumaro writes one
-                shape = box_of(label, x, y, width, height)
-                shapes.append(shape._replace(crowd=is_invalid))
+            shapes = [_face(row) for row in rows]
             yield Drawing(image.strip(), shapes, split=split)
 
 
@@ -278,6 +272,14 @@ class LabelMeXmlSource(DrawnSource):
         return Drawing(f"{folder}/{name}".lstrip("/"), shapes, (width, height))
 
 
+def _face(row: Sequence[str]) -> Shape:
+    """A face, whose box is given by the first four cells."""
+    x, y, width, height = map(float, row[:4])
+    is_invalid = len(row) > 7 and row[7] == "1"
+    label = row[4] if len(row) == 5 else "face"  # Datumaro writes one
+    return box_of(label, x, y, width, height)._replace(crowd=is_invalid)
+
+
 class CvatSource(DrawnSource):
     """ "CVAT for images 1.1", as CVAT and FiftyOne write it: boxes, turned ones too, polygons, ellipses, masks, tags.
 
@@ -295,9 +297,9 @@ class CvatSource(DrawnSource):
                 if names:
                     add_classes(findings, self.title, names)
                 if root.find("track") is not None:
-                    what = "holds tracks of a video, whose frames are no files"
                     raise SourceError(
-                        f"{self.title}/{file.name}: {what}. Export it as CVAT for images"
+                        f"{self.title}/{file.name}: holds tracks of a video, whose frames are no files. Export it as "
+                        "CVAT for images"
                     )
                 stem = posixpath.basename(file.name).rpartition(".")[0]
                 for image in root.iter("image"):
@@ -330,33 +332,41 @@ def _cvat_shape(
     label = values.get("label", "")
     degrees = float(values.get("rotation") or 0)
     if tag == "box":
-        x0, y0, x1, y1 = (float(values[side]) for side in ("xtl", "ytl", "xbr", "ybr"))
+        x0, y0, x1, y1 = _numbers(values, "xtl", "ytl", "xbr", "ybr")
         center = ((x0 + x1) / 2, (y0 + y1) / 2)
         return turned_box(label, (x0, y0, x1, y1), degrees, center)
     if tag == "polygon":
-        pairs = [point.split(",") for point in values["points"].split(";")]
-        return polygon(label, [(float(x), float(y)) for x, y in pairs])
+        points = [point.split(",") for point in values["points"].split(";")]
+        return polygon(label, [(float(x), float(y)) for x, y in points])
     if tag == "ellipse":
-        x, y, rx, ry = (float(values[side]) for side in ("cx", "cy", "rx", "ry"))
-        return ellipse(label, (x, y), (rx, ry), degrees)
-    return _cvat_mask(label, values, height_width) if tag == "mask" else None
+        x, y, *radii = _numbers(values, "cx", "cy", "rx", "ry")
+        return ellipse(label, (x, y), (radii[0], radii[1]), degrees)
+    if tag == "mask":
+        return _cvat_mask(label, values, height_width)
+    return None
+
+
+def _numbers(values: Mapping[str, str], *names: str) -> tuple[float, ...]:
+    return tuple(float(values[name]) for name in names)
 
 
 def _cvat_mask(
     label: str, values: Mapping[str, str], height_width: tuple[int, int]
 ) -> Shape:
-    """A mask, which is stored as runs of a part of the image."""
-    left = int(float(values["left"]))
-    top = int(float(values["top"]))
-    width = int(float(values["width"]))
-    height = int(float(values["height"]))
+    """A mask: runs of the pixels in a box.
+
+    Raises:
+        ValueError: the runs are not as long as the box is large.
+    """
+    box = _numbers(values, "left", "top", "width", "height")
+    x, y, width, height = map(int, box)
     mask = blank_mask(*height_width)
     runs = [int(run) for run in values["rle"].split(",")]
     if sum(runs) != width * height or width * height > mask.size:
         raise ValueError(f"runs of {sum(runs)} pixels for {width} x {height}")
-    part = unpacked_runs(runs).reshape(height, width)
-    mask[top : top + height, left : left + width] = part
-    return box_of(label, left, top, width, height)._replace(outline=mask)
+    part = unpacked_runs(runs)
+    mask[y : y + height, x : x + width] = part.reshape(height, width)
+    return box_of(label, x, y, width, height)._replace(outline=mask)
 
 
 def unpacked_runs(runs: Sequence[int]) -> Array:

@@ -192,7 +192,7 @@ def advice_on_images(others: Counter[str]) -> str:
     advice = {
         _OTHER_IMAGES[name[1:]]: name for name in others if name[1:] in _OTHER_IMAGES
     }
-    return "; ".join(f"{name} are {what}" for what, name in advice.items())
+    return "; ".join(f"{name} are {remedy}" for remedy, name in advice.items())
 
 
 Scan = tuple[dict[str, str], list[str]]
@@ -350,9 +350,8 @@ class Folder(Files):
         self.path = Path(path)
         self.around = around
         self._without = without  # the output folder
-        self._passed_over: dict[
-            str, str
-        ] = {}  # of the folders at the first level, which are listed several times
+        # Of the folders at the first level, which are listed several times.
+        self._passed_over = dict[str, str]()
 
     def inside(self, folder: str) -> "Folder":
         """A folder at the first level as a container, with names relative to it."""
@@ -395,12 +394,13 @@ class Folder(Files):
             ) from None
         folders = dict[str, str]()
         files = list[str]()
-        known, depth = ({}, folder.count("/") + 1) if folder else (self._passed_over, 0)
+        reasons = dict[str, str]() if folder else self._passed_over
+        depth = folder.count("/") + 1 if folder else 0
         for entry in entries:
             if _is_dir(entry):
-                if entry.name not in known:
-                    known[entry.name] = self._why_passed_over(entry, depth)
-                folders[entry.name] = known[entry.name]
+                if entry.name not in reasons:
+                    reasons[entry.name] = self._why_passed_over(entry, depth)
+                folders[entry.name] = reasons[entry.name]
             else:
                 files.append(entry.name)
         return folders, files
@@ -421,8 +421,8 @@ class Folder(Files):
     def find(self, name: str) -> Ref:
         """A file by a name from a text, which may not lead out of the folder."""
         if ".." in name or name.startswith("/"):
-            whole = os.path.abspath(self.path)
-            name = os.path.relpath(os.path.normpath(os.path.join(whole, name)), whole)
+            root = os.path.abspath(self.path)
+            name = os.path.relpath(os.path.normpath(os.path.join(root, name)), root)
             if name.split("/")[0] == "..":
                 raise PermissionError(errno.EPERM, "leads out of the folder", name)
         try:

@@ -2,7 +2,7 @@
 images with files of the same name beside them: `--from sidecar`."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuload.counted import counted
@@ -88,11 +88,7 @@ class FolderSource(FilesSource):
         companions = _Companions()
         for image in self.files.walk(extensions, findings):
             companions.add(image.name)
-            folders = tuple(image.name.split("/")[:-1])
-            if splits and folders and folders[0] not in splits:
-                raise ambiguous(self.title, sorted(splits), repr(folders[0]))
-            if not splits:
-                folders = ("", *folders)
+            folders = self._folders_of(image, splits)
             if len(folders) < 2:
                 findings.reject(image.name, "lies in no class folder")
             elif folders[1] not in numbers:
@@ -104,14 +100,18 @@ class FolderSource(FilesSource):
         self._refuse_unlikely([name for _, name, *_ in placed])
         if companions.are_usual and not self.options.named:
             raise SourceError(f"{self.title}: {companions.in_words}")
-        used = {name for _, name, *_ in placed}
-        empty = [name for name in classes if name not in used]
-        if empty:
-            findings.notes.append(
-                f"class folders without an image, which keep their class numbers: {some_of(empty)}"
-            )
+        findings.notes += _notes_on_empty(list(placed), classes)
         findings.notes += _notes_on_splits(list(placed), splits)
         findings.notes += _notes_on_depth(list(placed))
+
+    def _folders_of(self, image: Ref, splits: Collection[str]) -> _Folders:
+        """Raises SourceError if an image lies in another folder at the first level than the splits."""
+        folders = tuple(image.name.split("/")[:-1])
+        if not splits:
+            return ("", *folders)
+        if folders and folders[0] not in splits:
+            raise ambiguous(self.title, sorted(splits), repr(folders[0]))
+        return folders
 
     def _classes(self, splits: dict[str, str]) -> list[str]:
         """The names of the class folders, sorted."""
@@ -135,6 +135,16 @@ class FolderSource(FilesSource):
                 f"{self.title}: the folder {unlikely[0]!r} does not look like a class. If it is one, give --from "
                 f"folder; else {_OTHERWISE}"
             )
+
+
+def _notes_on_empty(
+    placed: Sequence[_Folders], classes: Sequence[str]
+) -> Iterator[str]:
+    """A note on class folders in which no image lies."""
+    used = {name for _, name, *_ in placed}
+    empty = [name for name in classes if name not in used]
+    if empty:
+        yield f"class folders without an image, which keep their class numbers: {some_of(empty)}"
 
 
 def _notes_on_splits(

@@ -16,7 +16,9 @@ from gpuload.store.url import URL
 
 _EXTENSIONS = frozenset(suffix.removeprefix(".") for suffix in PICTURE_SUFFIXES)
 _WILDCARD = re.compile(r"\*\*/|\*|\{label\}|\{split\}|\{[+-]\d{1,9}\}")
-_FOLDERS, _LABEL, _SPLIT = "**/", "{label}", "{split}"
+_FOLDERS = "**/"
+_LABEL = "{label}"
+_SPLIT = "{split}"
 _ADVICE = (
     "A pattern is a path below the source with *, **/, {label}, {split} or {+1}, such "
     "as 'image_2/*_10.png'"

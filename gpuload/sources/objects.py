@@ -147,25 +147,22 @@ class ObjectColumn:
         size = _size_of(row, image)
         for number, (x, y, width, height) in enumerate(boxes):
             if size is not None and not _fits(x + width, y + height, size):
-                what = f"holds the box {[x, y, width, height]}, which as x y width height leaves its image of {size}"
-                advice = f"If boxes are x0 y0 x1 y1, give --column boxes={column}; if not, --column objects={column}"
-                raise self._error(what, advice)
-            is_area = areas is not None and _is_near(areas[number], width * height)
-            if (
-                width < x
-                or height < y
-                or (
-                    is_area and not _is_near(width * height, (width - x) * (height - y))
+                raise self._error(
+                    f"holds the box {[x, y, width, height]}, which as x y width height leaves its image of {size}",
+                    f"If boxes are x0 y0 x1 y1, give --column boxes={column}; if not, --column objects={column}",
                 )
-            ):
+            area = width * height
+            is_area = areas is not None and _is_near(areas[number], area)
+            is_of_corners = _is_near(area, (width - x) * (height - y))
+            if width < x or height < y or (is_area and not is_of_corners):
                 findings.settled.add(column)
         if column in findings.settled:
             findings.doubts.pop(column, None)
         elif boxes:
-            what = f"the boxes of {column!r} may be x y width height, or x0 y0 x1 y1, and none of them tells which"
-            advice = f"Give --column objects={column} for the first, or --column boxes={column} for the second"
             findings.doubts[column] = (
-                f"{what}. {advice}; in a program, give 'boxes' x0 y0 x1 y1"
+                f"the boxes of {column!r} may be x y width height, or x0 y0 x1 y1, and none of them tells which. Give "
+                f"--column objects={column} for the first, or --column boxes={column} for the second; in a program, "
+                "give 'boxes' x0 y0 x1 y1"
             )
 
     def _error(self, what: str, advice: str) -> SourceError:

@@ -262,7 +262,7 @@ def _check_options(
         raise ArgumentError(f"--option {name}=: {packed}, which {takes}. Correct it")
 
 
-_COMMON = {one.name for one in fields(SourceOptions)}
+_COMMON = {option.name for option in fields(SourceOptions)}
 
 
 def _path_of(files: Files, path: Path | URL) -> Path | URL:

@@ -203,10 +203,7 @@ class _RowReader:
             for field, (kind, _) in self.kinds.items()
             if kind == PicturesKind.name
         }
-        if self._first_of:
-            image = stored[self._first_of][0]
-        else:
-            image = self._stored(row[self.image], "image")
+        image = self._image_of(row, stored)
         name = row.get(listing.NAME)
         if name is None:
             name = image.name or f"{self._number:08d}."
@@ -229,6 +226,12 @@ class _RowReader:
         if self._first_of:
             beside -= image.size
         return [str(name), image.size, image.address, beside, *values]
+
+    def _image_of(self, row: "Row", lists: Mapping[str, Sequence[Ref]]) -> Ref:
+        """The image of a sample. lists: its lists of pictures."""
+        if self._first_of:
+            return lists[self._first_of][0]
+        return self._stored(row[self.image], "image")
 
     def line(self, entry: Sequence[Any]) -> bytes:
         """JSON of an entry."""
@@ -275,12 +278,12 @@ class _RowReader:
         if "image" in row:
             return
         for name, value in row.items():
-            told = self._told.kinds.get(name)
+            told_kind = self._told.kinds.get(name)
             is_named = name in _RESERVED or name in self._by_key
             is_list = _PICTURE.with_others(name, row) == PicturesKind.name
-            if told in _OF_PICTURES or (not told and not is_named):
+            if told_kind in _OF_PICTURES or (not told_kind and not is_named):
                 kind = _PICTURES if is_list else _PICTURE
-                if not (told or kind.claims(value)):
+                if not (told_kind or kind.claims(value)):
                     continue
                 if is_list:
                     self._first_of = name
@@ -499,12 +502,12 @@ def _columns_of(entries: Iterable[Sequence[Any]]) -> _Columns:
     values = list[list[Any]]()
     rest = iter(entries)
     while chunk := list(islice(rest, _CHUNK_ROWS)):
-        names, sizes, addresses, beside, *columns = map(list, zip(*chunk, strict=True))
-        chunks.append(pa.table([names, sizes, addresses], schema=schema))
-        sizes_beside += beside
+        columns = [list(column) for column in zip(*chunk, strict=True)]
+        chunks.append(pa.table(columns[:3], schema=schema))
+        sizes_beside += columns[3]
         if not values:
-            values = [[] for _ in columns]
-        for column, more in zip(values, columns, strict=True):
+            values = [[] for _ in columns[4:]]
+        for column, more in zip(values, columns[4:], strict=True):
             column += more
     return _Columns(pa.concat_tables(chunks), sizes_beside, values)
 

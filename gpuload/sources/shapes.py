@@ -84,8 +84,9 @@ class Runs(NamedTuple):
         flat = blank_mask(height, width).reshape(-1)
         for start, length in zip(self.starts, self.lengths, strict=True):
             if start < 1 or length < 0 or start - 1 + length > len(flat):
-                what = f"{start} {length} in an image of {width} x {height}"
-                raise ValueError(f"a run of a mask lies outside of its image: {what}")
+                raise ValueError(
+                    f"a run of a mask lies outside of its image: {start} {length} in an image of {width} x {height}"
+                )
             flat[start - 1 : start - 1 + length] = 1
         if self.by_rows:
             return flat.reshape(height, width)

@@ -77,22 +77,27 @@ def named_splits_of(
         return NamedSplits({}, files_read)
     others = [part for part in lists if part not in parts]
     split_of = _assigned(title, [*parts, *others], parts)
-    filled = {part.split for part in parts if part.images}
-    rest = []
-    for image in images:
-        if image in split_of:
-            continue
-        split = _split_of_folders(image)
-        if split and split not in filled:
-            split_of[image] = split
-        else:
-            rest.append(image)
+    split_of |= _assigned_by_folders(
+        parts, [image for image in images if image not in split_of]
+    )
+    rest = [image for image in images if image not in split_of]
     _refuse_gaps(title, parts, rest)
     origins = some_of(sorted({part.origin for part in parts}))
     for image in rest:
         findings.reject(image, f"is in no split of {origins}", True)
     findings.origin = f"by {origins}"
     return NamedSplits(split_of, files_read)
+
+
+def _assigned_by_folders(
+    parts: Sequence[_Part], images: Sequence[str]
+) -> dict[str, str]:
+    """The split of those of the images that lie in a folder of a split for which `parts` have no images."""
+    filled = {part.split for part in parts if part.images}
+    splits = {image: _split_of_folders(image) for image in images}
+    return {
+        image: split for image, split in splits.items() if split and split not in filled
+    }
 
 
 def _all_same(parts: Sequence[_Part]) -> bool:

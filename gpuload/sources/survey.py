@@ -141,18 +141,17 @@ def _survey(files: Files) -> list[AnnotationFile]:
     """The files of annotations in a container, those nearest to the top first; of many that are alike only some."""
     names, folders = _candidates(files)
     stems = {_stem(name) for name in names}
-    texts = {name: text for name in names if (text := _text_of(files, name))}
+    texts = {name: _text_of(files, name) for name in names}
+    texts = {name: text for name, text in texts.items() if text}
     named = {name: _names_in(name, text) for name, text in texts.items()}
-    for words in named.values():
-        stems |= words
+    stems.update(*named.values())
     beside, elsewhere = _images_of(files, stems, folders)
     sheets = list[AnnotationFile]()
     for name, text in texts.items():
         is_beside = name.rpartition(".")[0] in beside
-        extension = extension_of(name)
         kind = _sniff(name, text, is_beside or _stem(name) in elsewhere)
         if not kind and named[name] & elsewhere:
-            kind = _OF_STEMS[extension]
+            kind = _OF_STEMS[extension_of(name)]
         if kind == "json" and is_beside:
             kind = "json beside"
         if kind:

@@ -19,7 +19,7 @@ from gpuload.fields.registry import KINDS
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import NamedFiles
 from gpuload.sources.columns import Features, roles_of
-from gpuload.sources.files import Files, Findings, readable
+from gpuload.sources.files import Files, Findings, Ref, readable
 from gpuload.sources.listing import SPLIT, splits_of_column
 from gpuload.sources.source import ColumnOptions, FilesSource, Names, Row, located
 from gpuload.store.url import URL
@@ -200,12 +200,7 @@ class TableSource(FilesSource):
             _paths_in(table.column(roles["path"][0])), complete=False
         )
         values: dict[str, Sequence[Any]] = {"image": images}
-        counts = Counter(posixpath.normpath(image.name) for image in images)
-        repeated = [name for name, count in counts.items() if count > 1]
-        if repeated:
-            raise SourceError(
-                f"{self.title}: names images in more than one row: {some_of(repeated)}. Remove those rows"
-            )
+        self._refuse_repeated(images)
         for role, kind in _KINDS.items():
             columns = [table.column(name).to_pylist() for name in roles.get(role, ())]
             if columns and kind.stays_in_shard:
@@ -217,6 +212,15 @@ class TableSource(FilesSource):
         pictures = [*images, *values.get("mask", ())]
         findings.notes += files.beside([picture.name for picture in pictures])
         return values
+
+    def _refuse_repeated(self, images: Iterable[Ref]) -> None:
+        """Raises SourceError if two rows name one image."""
+        counts = Counter(posixpath.normpath(image.name) for image in images)
+        repeated = [name for name, count in counts.items() if count > 1]
+        if repeated:
+            raise SourceError(
+                f"{self.title}: names images in more than one row: {some_of(repeated)}. Remove those rows"
+            )
 
     def _parsed(
         self, role: str, columns: list[list[Any]], findings: Findings

@@ -149,18 +149,11 @@ class TarsSource(Source):
                 if sample.picture is None:
                     continue
                 samples += 1
-                lists = set[str]()
-                for end, member in sample.members.items():
-                    numbered = numbered_picture(end)
-                    if numbered is not None:
-                        list_end = any_member(numbered.list_name, "")
-                        lists.add(list_end)
-                        first_members.setdefault(list_end, [])
-                    elif member != sample.picture:
-                        counts[end] += 1
-                        if counts[end] <= _LOOKED_INTO:
-                            first_members.setdefault(end, []).append((path, member))
-                counts.update(lists)
+                for end, member in sample.parts().items():
+                    counts[end] += 1
+                    members = first_members.setdefault(end, [])
+                    if member is not None and len(members) < _LOOKED_INTO:
+                        members.append((path, member))
         guesses = (
             _field_of(end, members)
             for end, members in first_members.items()
@@ -280,6 +273,17 @@ class _TarSample(NamedTuple):
         for end, member in self.members.items():
             if member != self.picture:
                 yield end, member
+
+    def parts(self) -> dict[str, Member | None]:
+        """The members besides the image by extension, and lists of pictures, as None, by that of all their members."""
+        parts: dict[str, Member | None] = {}
+        for end, member in self.members.items():
+            numbered = numbered_picture(end)
+            if numbered is not None:
+                parts[any_member(numbered.list_name, "")] = None
+            elif member != self.picture:
+                parts[end] = member
+        return parts
 
     def fault(self, name: str, fields: Sequence[Field]) -> str:
         """Why it is left out; "" if it is packed. name: under which it is known."""

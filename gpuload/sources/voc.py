@@ -1,7 +1,7 @@
 """Images with boxes in a file for each: Pascal VOC's and ILSVRC's XML, and YOLO's texts."""
 
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -126,18 +126,15 @@ class VocSource(FilesSource):
                 "no box begins at pixel 0, and boxes are taken as they are; where pixels are counted from 1, as in "
                 "Pascal VOC itself and by supervision, give --option first_pixel=1"
             )
-        names = sorted(
-            {name for objects_of in objects.values() for name in objects_of.names}
-        )
+        names = _names_in(objects.values())
         classes = (BACKGROUND, *(name for name in names if name != BACKGROUND))
         findings.classes |= {"label": classes, "boxes": tuple(names)}
         findings.draws = True
         findings.strict = True
         split_of = self._splits(images, findings)
         for stem, objects_of in objects.items():
-            image = images[stem]
             row = {
-                "image": image,
+                "image": images[stem],
                 "label": classes.index(_largest(objects_of)),
                 "boxes": objects_of.boxes,
                 "boxes_class": objects_of.names,
@@ -148,7 +145,8 @@ class VocSource(FilesSource):
             elif stem in split_of:
                 yield {**row, SPLIT: split_of[stem]}
             else:
-                findings.reject(image.name, f"is in no list of {_LISTS}", True)
+                name = images[stem].name
+                findings.reject(name, f"is in no list of {_LISTS}", True)
 
     def _places(self) -> tuple[str, str]:
         """The folders of images and of annotations; "" for both where these lie beside each other.
@@ -208,17 +206,8 @@ class VocSource(FilesSource):
     ) -> tuple[dict[str, Ref], dict[str, Ref]]:
         """Images and annotations by their paths below their folders ("": all), without extension, sorted."""
         stems = by_stem(self.files, ("xml",), findings, (data, xml) if data else ())
-        images, texts = (
-            {
-                stem.removeprefix(top): of[kind]
-                for stem, of in stems.items()
-                if stem.startswith(top) and kind in of
-            }
-            for top, kind in (
-                (f"{data}/" * bool(data), "image"),
-                (f"{xml}/" * bool(xml), "xml"),
-            )
-        )
+        images = _below(data, "image", stems)
+        texts = _below(xml, "xml", stems)
         lacking = sorted(images[stem].name for stem in images.keys() - texts.keys())
         alone = sorted(texts[stem].name for stem in texts.keys() - images.keys())
         if lacking and self.options.negatives:
@@ -228,14 +217,12 @@ class VocSource(FilesSource):
         if lacking or alone:
             files_have = counted(len(lacking + alone), "file has", "files have")
             places = f"{xml} or {data}" if xml else "the same folder"
-            what = f"{files_have} no partner of the same path in {places}: {some_of(lacking + alone)}"
-            negatives = (
-                "; --negatives packs images without an XML as images without objects"
-                if lacking
-                else ""
-            )
+            advice = "Add the partner, or remove them"
+            if lacking:
+                advice += "; --negatives packs images without an XML as images without objects"
             raise SourceError(
-                f"{self.title}: {what}. Add the partner, or remove them{negatives}"
+                f"{self.title}: {files_have} no partner of the same path in {places}: {some_of(lacking + alone)}. "
+                f"{advice}"
             )
         return dict(sorted(images.items())), texts
 
@@ -289,6 +276,23 @@ class VocSource(FilesSource):
             if min(width, height) > 0 and max(width, height) < _MOST_PX
             else (0, 0),
         )
+
+
+def _names_in(objects: Iterable[VocObjects]) -> list[str]:
+    """The names of all classes, sorted."""
+    return sorted({name for of_image in objects for name in of_image.names})
+
+
+def _below(
+    folder: str, kind: str, stems: Mapping[str, Mapping[str, Ref]]
+) -> dict[str, Ref]:
+    """The files of a kind below a folder ("": all), by their paths in it without extension."""
+    top = f"{folder}/" if folder else ""
+    return {
+        stem.removeprefix(top): files[kind]
+        for stem, files in stems.items()
+        if stem.startswith(top) and kind in files
+    }
 
 
 def _may_begin_at_1(objects: Iterable[VocObjects]) -> bool:

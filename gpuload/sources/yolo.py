@@ -97,9 +97,10 @@ class YoloSource(FilesSource):
             size = read_size(self.files, image, findings)
             if 0 in size:
                 continue
-            row = samples.row(image, drawing, size)
-            split = splits.split_of.get(image.name)
-            yield {**row, SPLIT: split} if split else row
+            row = dict(samples.row(image, drawing, size))
+            if image.name in splits.split_of:
+                row[SPLIT] = splits.split_of[image.name]
+            yield row
         findings.notes += _notes(text_of, texts, splits)
 
     def _texts_of_images(
@@ -172,11 +173,12 @@ class YoloSource(FilesSource):
         used = {shape.label for drawing in drawn for shape in drawing.shapes}
         for text in filter(None, lost):
             with suppress(OSError, DecodeError, ValueError):
-                used |= {one.label for one in parse_lines(text_in(self.files, text))}
+                shapes = parse_lines(text_in(self.files, text))
+                used.update(shape.label for shape in shapes)
         if count in used and 0 not in used and max(used) == count:
-            what = f"the texts use the classes 1 to {count}, and {count} names are numbered from 0"
             raise SourceError(
-                f"{self.title}: {what}. Number the classes from 0, or put a name for class 0 before the others"
+                f"{self.title}: the texts use the classes 1 to {count}, and {count} names are numbered from 0. Number "
+                "the classes from 0, or put a name for class 0 before the others"
             )
 
     def _described(self, findings: Findings) -> dict[str, Any]:
@@ -207,9 +209,9 @@ class YoloSource(FilesSource):
             empty = next(
                 number for number, line in enumerate(lines) if not line.strip()
             )
-            what = f"line {empty + 1} is empty, so that class {empty} has no name"
             raise SourceError(
-                f"{self.title}/{file.name}: {what}. Write one name in each line, that of class 0 first"
+                f"{self.title}/{file.name}: line {empty + 1} is empty, so that class {empty} has no name. Write one "
+                "name in each line, that of class 0 first"
             )
         return lines
 
@@ -280,14 +282,14 @@ def _notes(
         have = counted(len(alone), "image has", "images have")
         yield f"{have} no .txt, so no boxes: {some_of(alone)}"
     used = splits.lists.union(text.name for text in text_of.values() if text)
-    left = [
+    unused = [
         text.name
         for text in texts.values()
         if text.name not in used and "/" in text.name
     ]
-    if left:
-        belong = counted(len(left), ".txt belongs", ".txt belong")
-        yield f"{belong} to no image: {some_of(left)}"
+    if unused:
+        belong = counted(len(unused), ".txt belongs", ".txt belong")
+        yield f"{belong} to no image: {some_of(unused)}"
 
 
 def _texts(names: Sequence[str]) -> list[str]:

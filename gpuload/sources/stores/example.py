@@ -13,7 +13,10 @@ from gpuload.sources.stores.pieces import Pieces
 from gpuload.sources.stores.protobuf import fields_of, varints_of
 from gpuload.sources.stores.store import is_picture, size_of
 
-_BYTES, _FLOATS, _INTS = 1, 2, 3  # the kinds of lists
+# The kinds of lists.
+_BYTES = 1
+_FLOATS = 2
+_INTS = 3
 
 IMAGE = "image/encoded"
 _CLASS = "image/class/label"

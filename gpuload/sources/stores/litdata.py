@@ -122,8 +122,8 @@ def _framed_records(file: StoreFile) -> Iterator[bytes]:
     version, _, count, _, frames = struct.unpack("<HHIII", file.at(8, 16, name))
     if version != 1:
         raise ValueError(f"{name} has frames of version {version}")
-    table = file.at(24, (count + 1) * 4 + frames * _FRAME.size, f"{name}: its tables")
-    pieces = Pieces(table, name=name)
+    tables_bytes = (count + 1) * 4 + frames * _FRAME.size
+    pieces = Pieces(file.at(24, tables_bytes, f"{name}: its tables"), name=name)
     offsets = pieces.numbers(count + 1, "<u4")
     for _ in range(frames):
         frame = _Frame(*_FRAME.unpack(pieces.take(_FRAME.size)))
