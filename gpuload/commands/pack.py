@@ -343,6 +343,18 @@ def _say_rejected(report: packer.PackReport) -> None:
             say(f"  named in {report.folder / name / REJECTED_NAME}")
 
 
+def _say_costs(report: packer.PackReport) -> None:
+    """Prints what images were re-encoded into, and at which cost, the most frequent first."""
+    by_images = sorted(report.costs.items(), key=lambda entry: -entry[1].images)
+    for change, cost in by_images[:_MOST_CHANGES]:
+        before = decimal(int(cost.read_bytes))
+        after = decimal(int(cost.stored_bytes))
+        each_ms = 1e3 * cost.seconds / cost.images
+        say(
+            f"  {int(cost.images):,} × {change}: {before} became {after}, {each_ms:.2g} ms of a core each"
+        )
+
+
 def _summarise(report: packer.PackReport) -> None:
     manifests = report.manifests.values()
     columns = [_describe_split(manifest) for manifest in manifests]
@@ -360,14 +372,7 @@ def _summarise(report: packer.PackReport) -> None:
     kept = stored_anew.pop(KEPT, 0)
     if stored_anew:
         say(f"re-encoded: {_counts(stored_anew)}; {kept:,} kept unchanged")
-    by_images = sorted(report.costs.items(), key=lambda entry: -entry[1].images)
-    for change, cost in by_images[:_MOST_CHANGES]:
-        before = decimal(int(cost.read_bytes))
-        after = decimal(int(cost.stored_bytes))
-        each_ms = 1e3 * cost.seconds / cost.images
-        say(
-            f"  {int(cost.images):,} × {change}: {before} became {after}, {each_ms:.2g} ms of a core each"
-        )
+    _say_costs(report)
     say(*(f"note: {note}" for note in report.notes))
     _say_rejected(report)
     if report.packed:

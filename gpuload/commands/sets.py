@@ -414,8 +414,8 @@ class Show:
                     further.append(Cell(as_picture(sample[field.name]), field.name))
                 elif field.kind == PicturesKind.name:
                     further += [
-                        Cell(as_picture(one), f"{field.name} {number}")
-                        for number, one in enumerate(sample[field.name])
+                        Cell(as_picture(shown_picture), f"{field.name} {number}")
+                        for number, shown_picture in enumerate(sample[field.name])
                     ]
             if further:
                 image = Cell(picture, dataset.manifest.image.name)

@@ -139,17 +139,21 @@ class Pictures(FieldSpec):
         if self.count is None or field.counts is None:
             return
         least, most = field.counts
-        known = f"samples of {folder} have {least} to {most} pictures in {self.name!r}"
+        present = (
+            f"samples of {folder} have {least} to {most} pictures in {self.name!r}"
+        )
         if least == most:
-            known = f"samples of {folder} have {most} pictures in {self.name!r}"
+            present = f"samples of {folder} have {most} pictures in {self.name!r}"
         asked = f"Pictures({self.name!r}, count={self.count})"
         if most > self.count and self.more == "error":
-            raise ArgumentError(f"{asked}: {known}. Give more='even' or more='first'")
+            raise ArgumentError(f"{asked}: {present}. Give more='even' or more='first'")
         if least < self.count and self.fewer == "error":
-            raise ArgumentError(f"{asked}: {known}. Give fewer='pad' or fewer='repeat'")
+            raise ArgumentError(
+                f"{asked}: {present}. Give fewer='pad' or fewer='repeat'"
+            )
         if least == 0 and self.fewer == "repeat":
             raise ArgumentError(
-                f"{asked}: {known}, and of none nothing can be repeated. Give fewer='pad'"
+                f"{asked}: {present}, and of none nothing can be repeated. Give fewer='pad'"
             )
 
     def chosen(self, counts: I64) -> tuple[I64, I64]:
@@ -320,9 +324,9 @@ class PicturesKind(Kind):
         width, height, points = picture_columns(field.name)
         entries = zip(*(row[name] for name in names), strict=True)
         for offset, size, wide, high, seek_points in entries:
-            own = {width: wide, height: high, points: seek_points}
+            picture = {width: wide, height: high, points: seek_points}
             places = {field.offset_column: offset, field.bytes_column: size}
-            yield offset, {**row, **places, **own}
+            yield offset, {**row, **places, **picture}
 
     def find_fault(
         self,

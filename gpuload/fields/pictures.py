@@ -94,7 +94,7 @@ class PictureKind(Kind):
         value = sample[name]
         is_list = isinstance(value, list | tuple)
         is_of_numbers = is_list and any(
-            isinstance(one, list | int | float) for one in value
+            isinstance(entry, list | int | float) for entry in value
         )
         return "pictures" if is_list and not is_of_numbers else self.name
 

@@ -78,8 +78,8 @@ class Ragged(Generic[T]):
     def merged(parts: "Sequence[Ragged[T]]", samples: Sequence[I64]) -> "Ragged[T]":
         """Joins some; those of each go to its samples."""
         counts = _merge([part.counts for part in parts], samples)
-        whole = Ragged(counts, None)
-        rows = [whole.rows_of(of_part) for of_part in samples]
+        joined = Ragged(counts, None)
+        rows = [joined.rows_of(of_part) for of_part in samples]
         return Ragged(counts, merge([part.content for part in parts], rows))
 
 

@@ -552,41 +552,50 @@ def _encode(
     image = placement.resample(image, method)
     if encoding.encode == "raw":
         pixels = np.asarray(image.convert("RGB") if encoding.pixels == RGB else image)
-        bands = pixels.reshape(image.height, image.width, -1).astype(
-            encoding.pixels.stored
-        )
-        stored = _store_raw(bands, kind, measured, placement)
+        bands = pixels.reshape(image.height, image.width, -1)
+        values = bands.astype(encoding.pixels.stored)
+        stored = _store_raw(values, kind, measured, placement)
         return stored if is_srgb(profile) else replace(stored, remarks={NO_PROFILE: 1})
     histogram = _histogram(image, measured, encoding)
-    file = io.BytesIO()
-    if encoding.lossless or encoding.pixels not in (RGB, GRAY):
-        image.save(file, "PNG", icc_profile=profile or None)
+    if to_jpeg:
+        file = _jpeg_of(image, encoding, profile)
         return StoredImage(
-            file.getvalue(),
-            *image.size,
-            kind,
-            "png",
-            placement,
-            histogram=histogram,
-            measured=_deep_pixels(image, measured, encoding),
+            file, *image.size, kind, "jpg", placement, histogram=histogram
         )
+    return StoredImage(
+        _png_of(image, profile),
+        *image.size,
+        kind,
+        "png",
+        placement,
+        histogram=histogram,
+        measured=_deep_pixels(image, measured, encoding),
+    )
+
+
+def _png_of(image: Image.Image, profile: bytes) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG", icc_profile=profile or None)
+    return file.getvalue()
+
+
+def _jpeg_of(image: Image.Image, encoding: Encoding, profile: bytes) -> bytes:
+    """Raises DecodeError if the image is larger than a JPEG can be."""
     if max(image.size) > _MAX_SIDE:
         raise DecodeError(
             f"{image.width} x {image.height} pixels; the sides of a JPEG are at most {_MAX_SIDE} pixels"
         )
     # Of gray images Pillow writes these factors, too, and such files are no plain JPEGs.
     has_all_colours = encoding.encode == "keep" or image.mode == "L"
-    sampling = "4:4:4" if has_all_colours else "4:2:0"
+    file = io.BytesIO()
     image.save(
         file,
         "JPEG",
         quality=encoding.jpeg_quality,
-        subsampling=sampling,
+        subsampling="4:4:4" if has_all_colours else "4:2:0",
         icc_profile=profile or None,
     )
-    return StoredImage(
-        file.getvalue(), *image.size, kind, "jpg", placement, histogram=histogram
-    )
+    return file.getvalue()
 
 
 def smooth_filter(

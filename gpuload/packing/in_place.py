@@ -4,6 +4,7 @@ What cannot be loaded from its place is not indexed: a picture that some samples
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gpuload.disk.tar import Member, split_name
@@ -79,30 +80,48 @@ def mode_by_header(content: bytes) -> str:
 
 def fields_of_pictures(samples: Sequence[PicturesOfSample]) -> tuple[Field, ...]:
     """The fields of pictures that every sample has in one mode, and of lists that some have, in order of appearance."""
-    fields = []
+    fields = list[Field | None]()
     for name in dict.fromkeys(name for sample in samples for name in sample.single):
-        pictures = [sample.single.get(name) for sample in samples]
-        present = [picture for picture in pictures if picture is not None]
-        mode = common_mode(picture.mode for picture in present)
-        if len(present) == len(samples) and mode in _ENCODED:
-            ends = {split_name(picture.member.name)[1] for picture in present}
-            kind = PictureKind.name
-            pixels = Pixels.of_mode(mode).in_field()
-            fields.append(Field(name, kind, ";".join(sorted(ends)), **pixels))
+        pictures = [sample.single[name] for sample in samples if name in sample.single]
+        if len(pictures) == len(samples):
+            ends = {split_name(picture.member.name)[1] for picture in pictures}
+            fields.append(_field_of(name, PictureKind.name, pictures, ends))
     for name in dict.fromkeys(name for sample in samples for name in sample.lists):
         lists = [sample.lists.get(name, ()) for sample in samples]
-        every = [picture for pictures in lists for picture in pictures]
-        mode = common_mode(picture.mode for picture in every)
-        if mode in _ENCODED:
-            encodings = {picture.member.name.rpartition(".")[2] for picture in every}
-            ends = {any_member(name, encoding) for encoding in encodings}
-            counts = min(map(len, lists)), max(map(len, lists))
-            kind = PicturesKind.name
-            pixels = Pixels.of_mode(mode).in_field()
-            fields.append(
-                Field(name, kind, ";".join(sorted(ends)), counts=counts, **pixels)
-            )
-    return tuple(fields)
+        fields.append(_field_of_lists(name, lists))
+    return tuple(field for field in fields if field is not None)
+
+
+def _field_of_lists(
+    name: str, lists: Sequence[Sequence[PictureInPlace]]
+) -> Field | None:
+    """As `_field_of`, of the list that each sample has."""
+    pictures = [picture for of_sample in lists for picture in of_sample]
+    encodings = {picture.member.name.rpartition(".")[2] for picture in pictures}
+    ends = {any_member(name, encoding) for encoding in encodings}
+    field = _field_of(name, PicturesKind.name, pictures, ends)
+    if field is None:
+        return None
+    counts = (min(map(len, lists)), max(map(len, lists)))
+    return replace(field, counts=counts)
+
+
+def _field_of(
+    name: str, kind: str, pictures: Sequence[PictureInPlace], ends: Iterable[str]
+) -> Field | None:
+    """The field of these pictures; None where they have several modes, or one that is not stored in files.
+
+    Args:
+        name: Of the field.
+        kind: Of the field.
+        pictures: Those of all samples.
+        ends: What the names of the members end with.
+    """
+    mode = common_mode(picture.mode for picture in pictures)
+    if mode not in _ENCODED:
+        return None
+    pixels = Pixels.of_mode(mode).in_field()
+    return Field(name, kind, ";".join(sorted(ends)), **pixels)
 
 
 def columns_of_pictures(
@@ -125,28 +144,36 @@ def columns_of_pictures(
             row.update(zip(picture_columns(field.name), values, strict=True))
         elif field.kind == PicturesKind.name:
             pictures = sample.lists.get(field.name, ())
-            offsets = [picture.member.offset for picture in pictures]
-            sizes = [picture.member.size for picture in pictures]
-            ends = map(sum, zip(offsets, sizes, strict=True))
-            start = min(offsets, default=somewhere)
-            row[field.offset_column] = start
-            row[field.bytes_column] = max(ends, default=start) - start
-            widths = [picture.width for picture in pictures]
-            heights = [picture.height for picture in pictures]
-            points = [b""] * len(pictures)
-            lists = (offsets, sizes, widths, heights, points)
-            row.update(zip(list_columns(field.name), lists, strict=True))
+            row |= _columns_of_list(field, pictures, somewhere)
     return row
+
+
+def _columns_of_list(
+    field: Field, pictures: Sequence[PictureInPlace], somewhere: int
+) -> dict[str, Any]:
+    """The columns of a list of pictures in a sample's row; otherwise as `columns_of_pictures`."""
+    offsets = [picture.member.offset for picture in pictures]
+    ends = [picture.member.offset + picture.member.size for picture in pictures]
+    start = min(offsets, default=somewhere)
+    columns = list_columns(field.name)
+    return {
+        field.offset_column: start,
+        field.bytes_column: max(ends, default=start) - start,
+        columns.offsets: offsets,
+        columns.sizes: [picture.member.size for picture in pictures],
+        columns.widths: [picture.width for picture in pictures],
+        columns.heights: [picture.height for picture in pictures],
+        columns.points: [b""] * len(pictures),
+    }
 
 
 def pictures_in(fields: Iterable[Field], sample: PicturesOfSample) -> list[Member]:
     """The members of these fields in a sample."""
     names = {field.name for field in fields}
-    single = [one.member for name, one in sample.single.items() if name in names]
-    lists = [
-        one.member
-        for name, pictures in sample.lists.items()
-        if name in names
-        for one in pictures
+    members = [
+        picture.member for name, picture in sample.single.items() if name in names
     ]
-    return [*single, *lists]
+    for name, pictures in sample.lists.items():
+        if name in names:
+            members += [picture.member for picture in pictures]
+    return members

@@ -739,10 +739,10 @@ def add_points(
             def find_lists(field: Field) -> pa.Array:
                 names = list_columns(field.name)
                 lists = [rows.column(name) for name in names[:4]]
-                numbers = (flat(one).tolist() for one in lists)
-                found = pa.array(pool.map(find, *numbers), POINTS_COLUMN.type)
+                numbers = (flat(column).tolist() for column in lists)
+                points = pa.array(pool.map(find, *numbers), POINTS_COLUMN.type)
                 ends = np.cumsum([0, *lengths_of(lists[0])])
-                return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), found)
+                return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), points)
 
             def find_all(field: Field, width: str, height: str) -> pa.Array:
                 names = field.offset_column, field.bytes_column, width, height

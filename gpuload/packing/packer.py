@@ -734,11 +734,13 @@ def _with_counts(
     """
     if field.kind != PicturesKind.name:
         return field
-    known = list(counts.get(field.name, ()))
+    all_counts = list(counts.get(field.name, ()))
     for before in old.fields:
         if before.name == field.name:
-            known += before.counts or ()
-    return replace(field, counts=(min(known, default=0), max(known, default=0)))
+            all_counts += before.counts or ()
+    return replace(
+        field, counts=(min(all_counts, default=0), max(all_counts, default=0))
+    )
 
 
 def _report_finished(
