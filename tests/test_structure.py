@@ -156,7 +156,40 @@ def test_loggers_are_named_after_their_modules() -> None:
     assert faults(check) == {}
 
 
+BRANCHES = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.IfExp, ast.comprehension, ast.Assert, ast.match_case)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+MOST_COMPLEX = 15
+
+
+def complexity(function: ast.AST) -> int:
+    """The cyclomatic complexity of a function, without those of functions inside it."""
+    branches = 1
+    nodes = list(ast.iter_child_nodes(function))
+    while nodes:
+        node = nodes.pop()
+        branches += isinstance(node, BRANCHES)
+        if isinstance(node, ast.BoolOp):
+            branches += len(node.values) - 1
+        if not isinstance(node, (*FUNCTIONS, ast.Lambda)):
+            nodes.extend(ast.iter_child_nodes(node))
+    return branches
+
+
+def tangled(source: str) -> list[str]:
+    """The functions that a reader would have to read twice, each with its complexity."""
+    functions = [node for node in ast.walk(parse(source)) if isinstance(node, FUNCTIONS)]
+    counts = [(node.name, complexity(node)) for node in functions]
+    return [f"{name} {count}" for name, count in counts if count > MOST_COMPLEX]
+
+
+def test_no_function_is_tangled() -> None:
+    assert faults(lambda name, source: tangled(source)) == {}
+
+
 def test_the_checks_can_fail(tmp_path: Path) -> None:
+    branches = "\n".join(" if x and y:\n  pass" for _ in range(MOST_COMPLEX // 2))
+    assert tangled(f"def f():\n{branches}") == []
+    assert tangled(f"def f():\n{branches}\n return 1 if x else [y for y in z]") == [f"f {MOST_COMPLEX + 2}"]
     assert backward("order", imports("from gpuload.decode.dali.decoder import DaliDecoder")) == ["decode"]
     assert backward("read", imports("import gpuload.packing.plan")) == ["packing"]
     assert backward("packing", imports("def f():\n from gpuload.order.epoch import EpochOrder")) == ["order"]
