@@ -30,6 +30,7 @@ from gpuload.fields.rows import (
     PixelField,
     flat,
     lengths_of,
+    numbers_of,
     rows_of,
     spread,
 )
@@ -301,8 +302,8 @@ class PicturesKind(Kind):
         offsets, sizes, widths, heights = (
             flat(column).astype(np.int64) for column in columns[:4]
         )
-        first = rows.column(field.offset_column).to_numpy()[owners]
-        span = rows.column(field.bytes_column).to_numpy()[owners]
+        first = numbers_of(rows.column(field.offset_column))[owners]
+        span = numbers_of(rows.column(field.bytes_column))[owners]
         is_wrong: Bools = (offsets < first) | (sizes < 0) | (sizes > span)
         is_wrong |= offsets - first > span - np.minimum(sizes, span)
         is_wrong |= (widths < 1) | (widths > MOST_SIDE)

@@ -137,7 +137,10 @@ def test_what_cannot_be_tiled(data: gpuload.Dataset) -> None:
     for make, message in [
         (lambda: data.tiles((32, 16), 16), r"overlap=16\): must be smaller than size=\(32, 16\)"),
         (lambda: tiled.tiles(8), "are tiles already"),
-        (lambda: load(tiled, 2, augment=gpuload.Augment(gpuload.Buckets([(8, 8)]))), "Buckets: needs whole images, and tiles have one size"),
+        (
+            lambda: load(tiled, 2, augment=gpuload.Augment(gpuload.Buckets([(8, 8)]))),
+            "Buckets: needs whole images, and tiles have one size",
+        ),
         (
             lambda: load(tiled, 2, fields=("image",), augment=gpuload.Augment(8, transforms=[before])),
             "gets whole images, and the samples are tiles",
