@@ -150,13 +150,16 @@ ROWS: list[tuple[str, Wrong]] = [
     ("field name target", NAME),
     ("keypoints like", or_none(NAME)),
     ("scale", ascending(ABOVE_0, 1, 0.5)),
-    ("Depth.scale Disparity.scale Flow.scale InstanceMap.scale Matte.scale Normals.scale Picture.scale",
+    ("Depth.scale Disparity.scale Flow.scale InstanceMap.scale Matte.scale Normals.scale Picture.scale Pictures.scale",
      number(1 / 64, 64)),
     ("unit", number(ABOVE_0, 1e30)),
     ("missing", wrong("whole", "number")),
     ("invalid", or_none(wrong("whole", "number"))),
     ("Picture.interpolation", or_none(words("nearest", "bilinear", "bicubic"))),
-    ("Picture.normalize", or_none(wrong())),
+    ("Pictures.interpolation", or_none(words("bilinear", "bicubic"))),
+    ("Picture.normalize Pictures.normalize", or_none(wrong())),
+    ("Pictures.count", or_none(COUNT)),
+    ("Pictures.colors", or_none(words("same", "own", "each", "none"))),
     ("cutmix_alpha mixup_alpha sharpness_factor", number(0, 1e6)),
     ("cpu flip hardware", or_none(PROBABILITY)),
     ("heights widths", wrong("items", "array", too=[[0.5], ["a"], [[1]], [0], [1, -2], np.zeros(3)])),
@@ -199,6 +202,12 @@ ROWS: list[tuple[str, Wrong]] = [
     ("Encoding.size",
      or_none(wrong("whole", "text", "items", "array", too=st.sampled_from([0, -1, "0", "x3", "1x2x3", "x"])
       | tuples(2, 8, whole(1)) | KINDS["items"]))),
+    ("bands", or_none(wrong("text", "items", "array", too=["", "a", "0", "1,,2", "1.5", [0], ["x"], [1.5], [None]]))),
+    ("Encoding.scale",
+     or_none(wrong("text", "items", "array",
+      too=["", "5", "5:5", "9:1", "a:b", "nan:1", (1,), (2, 1), (1, 2, 3), (0, math.inf), (None, 1)]))),
+    ("Encoding.window", or_none(wrong("text", "items", "array", too=["", "40", "40:1", "a:2", (40, 1), (40,), (40, None)]))),
+    ("Encoding.resize", wrong("text", "items", "mapping", too=["depth", "depth=x", "=nearest", [3], [None], {"depth": 3}])),
     ("splits",
      or_none(wrong("items", "text", too=st.sampled_from(["", "train", "a=1,a=0", "a=0.5"])
       | st.sampled_from([[("a", 1)] * 2, [("a", 2)], [("a",)], ["a"], [("", 1)], [("a", "1")], [(1, 1)], []])))),
@@ -312,7 +321,7 @@ OPTIONS = {"time_limit_s": "--time-limit", "name": "has no field ''"}
 BY_THE_LOADER = {"BatchForm", "BatchTransform", "FieldBatch", "Dataset.stored_samples", "Dataset.shards_of"}
 BY_THE_LOADER |= {"Dataset.image_sizes", "Dataset.open_store", "Dataset.row", "Dataset.column"}
 ITS_METHODS = {"reach", "draw", "check_pixels", "check_peak", "for_size", "plan", "check", "select", "kernel", "steps"}
-ITS_METHODS |= {"draw_transforms"}
+ITS_METHODS |= {"draw_transforms", "chosen", "check_counts"}
 # The arguments of `pack` are sources and settings: tests/sources, and PackOptions here. `mix` makes a Mixture.
 ELSEWHERE = {"pack", "Mixture"}
 SOURCES = {"Codec", "FilesSource", "Sight", "Source"}  # whose methods the packer calls: tests/sources, tests/formats

@@ -49,7 +49,8 @@ def _as_number_or_nan(value: Any) -> float:
 
 def _as_normalize(value: Any) -> Any:
     # Its class is in `gpuload.augment`, which imports the fields.
-    if not hasattr(value, "check_pixels"):
+    is_one = all(hasattr(value, name) for name in ("mean", "std", "check_pixels"))
+    if isinstance(value, type) or not is_one:
         raise TypeError
     return value
 

@@ -69,6 +69,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--page 2 --depth 12 --alpha drop --icc srgb --damaged keep": {
         "page": 2, "depth": 12, "alpha": "drop", "icc": "srgb", "damaged": "keep",
     },
+    "--bands 3,2,1 --scale 0:4095": {"bands": (3, 2, 1), "scale": (0, 4095)},
+    "--window 40:400": {"window": (40, 400)},
+    "--encode jpeg --size 8x9 --resize depth=nearest": {
+        "encode": "jpeg", "size": (8, 9), "resize": ("depth=nearest",),
+    },
     "--masks levels --turn-masks no": {"masks": "levels", "turn_masks": "no"},
 }  # fmt: skip
 
