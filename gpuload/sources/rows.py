@@ -37,6 +37,7 @@ from gpuload.formats import (
     refuse_lost_meaning,
     refuse_lost_numbers,
 )
+from gpuload.pictures import reason_of
 from gpuload.sources import listing
 from gpuload.sources.files import (
     Findings,
@@ -387,6 +388,8 @@ class _RowReader:
                 image, profile = in_color_space(image, raster.profile, conversion.icc)
         except (DecodeError, OSError) as error:
             return _REFUSED + str(error).encode()
+        except Exception as error:  # Pillow's parsers may raise anything, also of Exif
+            return _REFUSED + f"cannot be decoded: {reason_of(error)}".encode()
         self.remarks.update(raster.remarks)
         if isinstance(image, Image.Image) and not is_srgb(profile):
             file = io.BytesIO()

@@ -232,6 +232,18 @@ def test_an_opened_file_is_stored_as_it_is(tmp_path: Path) -> None:
     assert opened.fp is not None  # the caller's file is not closed
 
 
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("form", ["PNG", "WEBP"])
+def test_a_damaged_exif_rejects_that_image_alone(tmp_path: Path, form: str, door: str) -> None:
+    """Whatever Pillow raises, and wherever it does: here while the rows of a program are read."""
+    file = io.BytesIO()
+    Image.fromarray(GRAY).convert("RGB").save(file, form, exif=b"Exif\0\0no TIFF at all")
+    bad = through(door, file.getvalue(), tmp_path / f"bad.{form.lower()}")
+    folder = pack(tmp_path / "packed", {"good": Image.fromarray(GRAY), "bad": bad}, "RGB")
+    (reason,) = rejected_of(folder).values()
+    assert reason.startswith("cannot be decoded: not a TIFF file")
+
+
 @pytest.mark.parametrize(
     ("numbers", "options"),
     [
