@@ -267,7 +267,7 @@ def _check_is_larger(resized: Crop, window: Crop, consequence: str) -> None:
         size = sides if resized.size else sides[0]
         raise error(
             f"Resize({size}) comes before {window.name}({window.size[0]}, {window.size[1]}), {consequence}, or pack "
-            "images of that size (--resize)"
+            "images of that size (pack --size)"
         )
 
 
@@ -337,7 +337,7 @@ def _crop_of(crops: Sequence[Crop]) -> Geometry:
         known_crops = "; ".join(", ".join(kinds) for kinds in _CROPS if kinds)
         raise error(
             f"{', '.join(step.kind for step in crops)} has no counterpart. Known are {known_crops}, "
-            "Augment(crop='pad_or_crop'), and images packed at a size (--resize)"
+            "Augment(crop='pad_or_crop'), and images packed at a size (pack --size)"
         )
     return make(*crops)
 

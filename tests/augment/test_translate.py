@@ -532,8 +532,11 @@ REFUSED: list[tuple[Steps, str]] = [
     (lambda tv: [tv.Resize((32, 32)), tv.RandomAffine(5, shear=(-9, 9, 0, 9)), tv.RandomVerticalFlip()], "one side"),
     # Crops and resizes
     (lambda tv: [tv.Pad(4)], "Pad has no counterpart.*pad_or_crop"),
-    (lambda tv: [tv.Resize(64), tv.RandomCrop(32, padding=4)], "Resize, padded RandomCrop has no.*--resize"),
-    (lambda tv: [tv.Resize((64, 40)), tv.RandomCrop(32)], r"Resize\(\(height, width\)\), RandomCrop has no.*--resize"),
+    (lambda tv: [tv.Resize(64), tv.RandomCrop(32, padding=4)], "Resize, padded RandomCrop has no.*pack --size"),
+    (
+        lambda tv: [tv.Resize((64, 40)), tv.RandomCrop(32)],
+        r"Resize\(\(height, width\)\), RandomCrop has no.*pack --size",
+    ),
     (lambda tv: [tv.RandomRotation(9)], r"RandomRotation: needs images of one size"),
     (lambda tv: [tv.Resize(64, max_size=90), tv.CenterCrop(32)], r"Resize\(max_size\), CenterCrop has no"),
     (lambda tv: [tv.Resize((32, 64)), tv.CenterCrop(40)], r"Resize\(\(32, 64\)\) comes before CenterCrop\(40, 40\)"),
@@ -542,7 +545,7 @@ REFUSED: list[tuple[Steps, str]] = [
         r"Resize\(30\) comes before CenterCrop\(20, 40\), which pads",
     ),
     (lambda tv: [tv.Resize(30), tv.RandomCrop(32)], r"Resize\(30\) comes before RandomCrop\(32, 32\), for which"),
-    (lambda tv: [tv.Resize(8), tv.RandomResizedCrop(32)], r"Resize\(8\) comes before .*which blurs .*\(--resize\)"),
+    (lambda tv: [tv.Resize(8), tv.RandomResizedCrop(32)], r"Resize\(8\) comes before .*which blurs .*\(pack --size\)"),
     (lambda tv: [tv.RandomResizedCrop(32, antialias=False)], "antialias"),
     (
         lambda tv: [tv.PILToTensor(), tv.Resize((9, 9), antialias=None)],
