@@ -13,8 +13,13 @@ from gpuload.types import Array, WidthHeight
 # Remarks, see `Kind.remarks`.
 TURNED = "images with annotations for the image before its Exif orientation: {}, turned"
 SCALED = "images with annotations for another size: {}, scaled"
+SAME_SIZE = (
+    "images with an Exif orientation that keeps their size: {}, annotations are taken as those of the upright image; "
+    "where a tool that ignores Exif drew them, remove the orientation from the files"
+)
 
 _QUARTER_TURNS = (5, 6, 7, 8)  # the orientations that exchange width and height
+_SAME_SIZE = (2, 3, 4)  # mirrored, or turned by a half
 
 
 def fit_annotations(
@@ -25,12 +30,14 @@ def fit_annotations(
     data: of the image in the source. drawn_on: (width, height) of the image that annotations were drawn on, as their
         file says; 0, 0 where that is unknown.
 
-    Orientations 2 to 4 leave the size as it is: then the annotations are those of the upright image.
+    Orientations 2 to 4 leave the size as it is: then the annotations are those of the upright image, and are counted.
 
     Raises:
         DecodeError: the image has another size, which neither its orientation nor a resize explains.
     """
     upright = image.placement.source
+    if drawn_on == upright and image.placement.exif in _SAME_SIZE:
+        return replace(image, remarks={**image.remarks, SAME_SIZE: 1})
     if 0 in drawn_on or drawn_on == upright:
         return image
     swapped = drawn_on[::-1]

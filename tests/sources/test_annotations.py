@@ -95,6 +95,18 @@ def test_boxes_drawn_before_the_orientation_are_turned(
     assert ("annotations for the image before its Exif orientation: 1, turned" in capsys.readouterr().out) == is_turned
 
 
+@pytest.mark.parametrize("orientation", [1, 2, 3, 4, 6])
+def test_an_orientation_that_sizes_do_not_tell_is_noted(
+    make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str], orientation: int
+) -> None:
+    """Boxes are those of the upright image, which a tool that ignores Exif did not show."""
+    told = document((HEIGHT, WIDTH) if orientation > 4 else (WIDTH, HEIGHT))
+    root = make_folder({"1.jpg": picture(orientation), "c.json": json.dumps(told).encode()})
+    packed(root, tmp_path / "out", "--labels", root / "c.json")
+    note = "that keeps their size: 1, annotations are taken as those of the upright image"
+    assert (note in capsys.readouterr().out) == (orientation in (2, 3, 4))
+
+
 @pytest.mark.parametrize("orientation", [1, 6])
 @pytest.mark.parametrize("size", ["", "32"])
 def test_boxes_drawn_at_another_size_are_scaled(
