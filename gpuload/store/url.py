@@ -60,8 +60,13 @@ def without_secrets(path: Any) -> str:
     """A URL for a message. Unlike in a message, all of it is one URL, whatever it holds."""
     text = str(path)
     return errors.without_secrets(
-        re.sub(r"[\s'\"]", "_", text) if "@" in text and scheme_of(text) else text
+        _unbroken(text) if scheme_of(text) and set("@?#") & set(text) else text
     )
+
+
+def _unbroken(text: str) -> str:
+    """A URL in which nothing ends it, as blanks and quotes do in a message."""
+    return re.sub(r"[\s'\"]", "_", text)
 
 
 def joined(folder: Path | URL, name: str) -> Path | URL:
@@ -111,7 +116,8 @@ def as_location(value: Any) -> Path | URL | Any:
         raise ArgumentError(
             f"{subject}: pathlib has removed a slash of the URL. Give it as a text"
         )
-    if text != without_secrets(text):
+    unbroken = _unbroken(text)
+    if set("?#") & set(text) or unbroken != errors.without_secrets(unbroken):
         raise ArgumentError(
             f"{subject}: has a user, a query or a fragment, in which credentials may be. Leave it out: credentials are "
             "taken from the environment variables and files of the service"

@@ -28,7 +28,7 @@ from gpuload.sources import open_source
 from gpuload.store.network import background
 from gpuload.store.objects import Objects
 from gpuload.store.transfer import fetch_file
-from gpuload.store.url import URL
+from gpuload.store.url import URL, as_location
 
 Rows = list[tuple[int, bytes]]
 
@@ -257,6 +257,11 @@ def test_stored_order_waits_for_one_shard(many: Path, tmp_path: Path) -> None:
 REFUSED: list[tuple[Any, str]] = [
     ("https://me:secret@host/set", "https://…@host/set: has a user, a query or a fragment, in which credentials"),
     ("https://host/set?sig=secret", r"https://host/set\?…: has a user, a query or a fragment"),
+    # What comes after them would be cut off, and the rest be read, or be packed into.
+    ("s3://bucket/set #1/x", r"s3://bucket/set_\?…: has a user, a query or a fragment"),
+    ("https://host/a set?sig=secret", r"https://host/a_set\?…: has a user, a query or a fragment"),
+    ("s3://bucket/it's#1", r"s3://bucket/it_s\?…: has a user, a query or a fragment"),
+    ("s3://bucket/set#", "s3://bucket/set#: has a user, a query or a fragment"),
     ("s3://", "s3://: names no bucket or host"),
     (Path("s3://bucket/set"), "s3:/bucket/set: pathlib has removed a slash of the URL. Give it as a text$"),
     ("file:///set", "file:///set: cannot be read from here, expected a path"),
@@ -276,6 +281,11 @@ def test_urls_that_are_refused(url: Any, message: str) -> None:
     for door in doors:
         with pytest.raises(ArgumentError, match=f"^{message}"):
             door(url)
+
+
+def test_names_with_blanks_and_signs() -> None:
+    for url in ("s3://bucket/a b", "s3://bucket/a b@c", "s3://bucket/it's 100% + 1"):
+        assert str(as_location(url)) == url
 
 
 def test_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
