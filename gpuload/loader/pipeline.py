@@ -1,6 +1,7 @@
 """Connects reader, decoder and collation into the batches of an epoch; checks, counts and times them, and counts and
 lists samples that do not decode."""
 
+import math
 import sys
 import threading
 import time
@@ -89,7 +90,7 @@ class CorruptSamples:
         self._most = (
             self._allowed
             if isinstance(self._allowed, int)
-            else self._allowed * epoch_samples
+            else self._allowed * math.ceil(epoch_samples)
         )
         self._count = 0
         self._in_epoch = 0

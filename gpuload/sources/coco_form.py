@@ -42,8 +42,19 @@ def _side(value: Any) -> None:
         raise ValueError
 
 
+_TRIANGLE = 6  # numbers of the smallest polygon
+
+
 def _crowd(value: Any) -> None:
     CROWD[value]
+
+
+def _outline(value: Any) -> None:
+    check_outline(value or [])
+    # Two points cover nothing, and pycocotools takes four numbers for a box.
+    polygons = value if isinstance(value, list) else []
+    if any(0 < len(polygon) < _TRIANGLE for polygon in polygons):
+        raise ValueError("a polygon has three points or more")
 
 
 # For the keys of each list's entries, what raises an error for a wrong value, and the keys that must be there.
@@ -58,7 +69,7 @@ _CHECKS: dict[str, dict[str, Callable[[Any], object]]] = {
         "iscrowd": _crowd,
         "keypoints": lambda value: as_items(value or ()),
         "area": number(-1e24, 1e24, "").read,
-        "segmentation": lambda value: check_outline(value or []),
+        "segmentation": _outline,
         "segment": whole(0, _MOST_SEGMENTS).read,
         "png": _text,
     },

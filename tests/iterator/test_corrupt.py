@@ -224,3 +224,11 @@ def test_the_error_names_key_shard_byte_and_reason(bad: Path, decoder: str) -> N
     with load(bad, decoder=decoder, shuffle=False) as loader, pytest.raises(gpuload.DecodeError, match=says) as caught:
         epoch(loader)
     assert "\n" not in str(caught.value)
+
+
+def test_all_of_a_rank_may_be_corrupt(packed: Path, tmp_path: Path) -> None:
+    """A share of 1.0 is no limit, also for the rank that has one sample more than others."""
+    every = damage(packed, tmp_path / "all", range(97))
+    for rank in range(3):
+        with skipping(every, "native", on_corrupt="mark", rank=rank, world_size=3, drop_last=False) as loader:
+            assert all(bad.all() for *_, bad in loader)

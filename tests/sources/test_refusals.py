@@ -107,7 +107,7 @@ DOCUMENTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
         ({"images": [{"id": 0, "file_name": "0.jpg"}, {"id": "1", "file_name": "1.jpg"}]}, "ids of its images are numbers and texts"),
         ({"annotations": [{**BOX, "bbox": [1, 2, 3]}]}, "an entry of its annotations has the bbox"),
         *(({"annotations": [{**BOX, "segmentation": outline}]}, "an entry of its annotations has the segmentation")
-          for outline in ({"counts": [4]}, {"size": [2, 2]}, [[1, 2, 3]])),
+          for outline in ({"counts": [4]}, {"size": [2, 2]}, [[1, 2, 3]], [[10, 5, 30, 15]])),
         ({"annotations": [{**BOX, "category_id": None}]}, "an entry of its annotations has the category_id"),
         ({"annotations": [{"id": 1, "image_id": 1, "bbox": [1, 2, 3, 4], "caption": "x"}]}, "neither a caption nor a bbox with a category_id"),
         ({"annotations": [{"id": 1, "image_id": 1}]}, "an annotation has neither a caption nor a bbox"),
