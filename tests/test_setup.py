@@ -259,7 +259,7 @@ def test_alone_it_says_what_there_is_and_installs_a_level(repository: Path) -> N
 
     code, said, wrong = run()
     assert (code, wrong) == (0, "") and not machine.venv.exists() and str(machine.venv) in said
-    for size in ("train.py: 0.4 GB to download, 1.4 GB on disk\n", "tools: 0.9 GB to download, 3.1 GB on disk\n"):
+    for size in ("train.py: 0.4 GB to download, 1.4 GB on disk\n", "tools: 0.9 GB to download, 4.7 GB on disk\n"):
         assert size in said and "There is no NVIDIA driver" in said
     for arguments in (["both"], ["demo", "test"]):
         assert run(*arguments) == (2, "", said)

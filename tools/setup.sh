@@ -161,7 +161,7 @@ find_size() {
     demo-cpu-cpu) download=0.4 disk=1.4 ;;
     demo-cpu-cuda) download=2.9 disk=5.6 ;;
     demo-cuda13-*) download=3.3 disk=6.5 ;;
-    test-cpu-cpu) download=0.9 disk=3.1 ;;
+    test-cpu-cpu) download=0.9 disk=4.7 ;;
     test-cpu-cuda) download=3.4 disk=7.0 ;;
     test-cuda13-*) download=3.5 disk=7.2 ;;
     *) return 0 ;;
