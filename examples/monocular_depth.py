@@ -7,14 +7,13 @@ Photo and depth get the same crop, resize and flip. Depths take the nearest pixe
 near and a far one; those that the sensor did not see (0) stay so, and do not count in the loss.
 """
 
-import argparse
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
+from recipe_command import run_recipe
 from torch import nn
 
 import gpuload
@@ -123,22 +122,7 @@ def train(shards: Path, epochs: int) -> list[float]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "folder", type=Path, nargs="?", help="default: generated scenes"
-    )
-    parser.add_argument("--epochs", type=int, default=4)
-    args = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = args.folder or Path(scratch) / "scenes"
-        if args.folder is None:
-            make_scenes(folder)
-        shards = folder.with_name(folder.name + "-packed")
-        pack(folder, shards)
-        train(shards, args.epochs)
-    return 0
+    return run_recipe(argv, __doc__, make_scenes, pack, train, epochs=4)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,14 @@ Both views and the disparities get the same crop. In a flipped pair the views ch
 A set without those of the right view, such as KITTI's, is flipped vertically alone.
 """
 
-import argparse
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from recipe_command import run_recipe
 from torch import nn
 
 import gpuload
@@ -140,20 +139,7 @@ def train(shards: Path, epochs: int) -> list[float]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path, nargs="?", help="default: generated pairs")
-    parser.add_argument("--epochs", type=int, default=3)
-    args = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = args.folder or Path(scratch) / "pairs"
-        if args.folder is None:
-            make_pairs(folder)
-        shards = folder.with_name(folder.name + "-packed")
-        pack(folder, shards)
-        train(shards, args.epochs)
-    return 0
+    return run_recipe(argv, __doc__, make_pairs, pack, train, epochs=3)
 
 
 if __name__ == "__main__":

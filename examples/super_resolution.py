@@ -6,14 +6,13 @@
 The crop is drawn for the small image; that of the large one begins at four times its first pixel, exactly.
 """
 
-import argparse
 import sys
-import tempfile
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from recipe_command import run_recipe
 from torch import nn
 
 import gpuload
@@ -109,20 +108,7 @@ def train(shards: Path, epochs: int) -> list[float]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path, nargs="?", help="default: sample photos")
-    parser.add_argument("--epochs", type=int, default=4)
-    args = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = args.folder or Path(scratch) / "DIV2K"
-        if args.folder is None:
-            make_pairs(folder)
-        shards = folder.with_name(folder.name + "-packed")
-        pack(folder, shards)
-        train(shards, args.epochs)
-    return 0
+    return run_recipe(argv, __doc__, make_pairs, pack, train, epochs=4)
 
 
 if __name__ == "__main__":

@@ -9,16 +9,15 @@ for the answer, so that only it counts in the loss. The tokenizer works in the l
 loop.
 """
 
-import argparse
 import json
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image, ImageDraw
+from recipe_command import run_recipe
 from torch import nn
 
 import gpuload
@@ -182,20 +181,7 @@ def train(shards: Path, epochs: int) -> list[float]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path, nargs="?", help="default: drawn shapes")
-    parser.add_argument("--epochs", type=int, default=6)
-    args = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = args.folder or Path(scratch) / "pictures"
-        if args.folder is None:
-            make_pictures(folder)
-        shards = folder.with_name(folder.name + "-packed")
-        pack(folder, shards)
-        train(shards, args.epochs)
-    return 0
+    return run_recipe(argv, __doc__, make_pictures, pack, train, epochs=6)
 
 
 if __name__ == "__main__":
