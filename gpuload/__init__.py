@@ -167,14 +167,14 @@ __all__ = [
     "monitor",
     "pack",
     "sources",
-    "testing",
     "transforms",
     "verify",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    # `testing` is no part of `from gpuload import *`: it needs pytest.
+    if name not in __all__ and name != "testing":
         raise AttributeError(f"module 'gpuload' has no attribute {name!r}")
     with paused_collector():
         module = import_module(f"gpuload.{_MODULES.get(name, name)}")

@@ -211,6 +211,14 @@ def test_importing_loads_neither_dali_nor_torch_nor_cupy(module: str) -> None:
     assert {"nvidia", "torch", "cupy", "obstore", "asyncio", "webdataset"}.isdisjoint(loaded)
 
 
+def test_all_public_names_can_be_imported_without_optional_packages() -> None:
+    missing = ["pytest", "torch", "nvidia", "cupy", "h5py", "lmdb", "zarr", "tifffile", "imagecodecs", "obstore"]
+    code = f"import sys; sys.modules.update(dict.fromkeys({missing})); from gpuload import *; print(Dataset.__name__)"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "Dataset\n"
+    )
+
+
 def test_public_names_are_listed_and_exist() -> None:
     assert sorted(gpuload.__all__) == gpuload.__all__
     assert all(hasattr(gpuload, name) for name in gpuload.__all__)

@@ -20,6 +20,7 @@ _WORD = re.compile(r"(?<!`)`([^`\n]+)`(?!`| of [0-9a-f]{7})")
 _DOTTED = re.compile(r"gpuload(?:\.\w+)+")
 _PATH = re.compile(r"(?:[\w-]+/)+[\w.-]+\.(?:py|sh|md|c|h|toml|json)")
 GROUPS = {"gpuload.sources", "gpuload.kinds", "gpuload.stores"}  # of entry points
+_FILE = re.compile(r"[\w-]+\.(?:py|sh|c|h)")
 # What was removed; and what an experiment added.
 PAST = {"docs/lab/cut.md", "docs/lab/project.md"}
 
@@ -75,12 +76,20 @@ def dead(place: str, word: str) -> bool:
     """Whether this names what there should be, and is not."""
     if match := _DOTTED.match(word):
         return match[0] not in GROUPS and not exists(match[0])
+    if _FILE.fullmatch(word) and (place.startswith("docs/lab/") or place.endswith("DESIGN.md")):
+        return word not in file_names()
     if _PATH.fullmatch(word) is None:
         return False
     first = word.partition("/")[0]
     folder = (ROOT / place).parent
     places = [ROOT, ROOT / "gpuload", folder, folder / "gpuload"]
     return first in {*ROOTS, *ROOMS} and not any((base / word).exists() for base in places)
+
+
+@cache
+def file_names() -> set[str]:
+    """The names, without folders, of the files that ROOTS hold."""
+    return {path.name for root in ROOTS for path in (ROOT / root).rglob("*.*")}
 
 
 def test_what_is_named_exists() -> None:
@@ -93,6 +102,12 @@ def test_what_is_named_exists() -> None:
 )
 def test_a_dead_name_is_found(word: str) -> None:
     assert dead("README.md", word)
+
+
+def test_a_dead_file_is_found_where_the_package_is_spoken_of() -> None:
+    assert dead("docs/lab/decode.md", "resample.py")
+    assert not dead("docs/lab/decode.md", "runner.py")
+    assert not dead("README.md", "train.py")  # the reader's own
 
 
 # Where other software is spoken of, in its own words.
