@@ -35,7 +35,8 @@ from gpuload.errors import (
 from gpuload.machine.installed import paused_collector
 
 if TYPE_CHECKING:
-    from gpuload import batchwise, formats, functions, monitor, sources, testing
+    from gpuload import batchwise, formats, functions, monitor, sources
+    from gpuload import testing as testing
     from gpuload import transforms
     from gpuload.augment import (
         Augment,
