@@ -227,6 +227,7 @@ class Augment:
         """Checks it against the pixels of a set.
 
         Args:
+            pixels: What the set stores: its channels and the range of their values.
             measured: Mean and std of the set, for the message.
 
         Raises:

@@ -146,7 +146,12 @@ def whole_images(widths: F64, heights: F64) -> Crops:
 
 
 def unscaled(start: F64, size: tuple[int, int]) -> Crops:
-    """Windows as large as the output, float64 (N, 2) `start` their upper left corners."""
+    """Windows as large as the output.
+
+    Args:
+        start: (N, 2), the upper left corner of each window in pixels of the image.
+        size: (height, width) of the output in pixels.
+    """
     return windows(start, np.broadcast_to(np.array(size, np.float64), start.shape))
 
 
@@ -163,6 +168,7 @@ def regions(images: Images, step: F64, first: F64, last: F64) -> Crops:
     pixels where the image is enlarged.
 
     Args:
+        images: The sizes of the N images, and of the output.
         step: (N, 2), source pixels for each output pixel.
         first: (N, 2), the upper left corner of the region in source pixels, which may lie beyond the image.
         last: (N, 2), its lower right corner, which may, too.
@@ -176,13 +182,16 @@ def regions(images: Images, step: F64, first: F64, last: F64) -> Crops:
 
 
 def placed(images: Images, corner: F64, shape: F64, size: F64) -> Crops:
-    """Crops that show each image scaled to `shape` pixels, with its upper left corner at `corner` of the output.
+    """Crops that show each image scaled, with its upper left corner somewhere in the output.
 
-    All are whole numbers (N, 2), or (2,) for all images. What the image does not cover is padding; it covers at least a
-    pixel.
+    All arrays are of whole numbers (N, 2), or (2,) for all images. What the image does not cover is padding; it covers
+    at least a pixel.
 
     Args:
-        size: Of the output.
+        images: The sizes of the N images.
+        corner: The place of the image's upper left corner in the output, in pixels, which may lie beyond it.
+        shape: Height and width in pixels to which the whole image is scaled.
+        size: Height and width of the output in pixels.
     """
     step = images.sources / shape
     return regions(images, step, -corner * step, (size - corner) * step)

@@ -64,7 +64,12 @@ class Crop(PipelineStep):
 
 @dataclass(frozen=True)
 class Flip(PipelineStep):
-    """A flip with probability `p`."""
+    """A random flip.
+
+    Attributes:
+        axis: The coordinate that is mirrored.
+        p: The probability of a flip.
+    """
 
     stage = 1
 

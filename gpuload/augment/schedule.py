@@ -92,7 +92,8 @@ class Schedule:
         """Fits it to images that are stored as these pixels.
 
         Args:
-            is_raw: Not encoded.
+            stored: Their channels and the range of their values.
+            is_raw: Whether they are stored as arrays and not encoded.
             measured: Their mean and std, for messages.
 
         Raises:

@@ -54,7 +54,8 @@ class Normalize:
         """Raises ArgumentError where they are of another number of channels, or above 1 for pixels that are not floats.
 
         Args:
-            are: What is said of the pixels.
+            pixels: What the set stores: its channels and the range of their values.
+            are: What is said of the pixels in the message, such as "the images are".
             measured: Mean and std of the set, for the message.
         """
         if len(self.mean) != pixels.channels:
@@ -86,6 +87,7 @@ class PlannedFunction(NamedTuple):
     """A function that is to be called for each of N images of a view.
 
     Attributes:
+        function: What the user gave, an object of `gpuload.transforms.Function`.
         view: The number of the view.
         keys: uint64 (N, 2), the key of each sample's generator.
         origin: uint64 (N, 3), the seed, the epoch and the repeat that the view was drawn with.
@@ -122,6 +124,7 @@ class View(NamedTuple):
     Attributes:
         frame: (height, width) of the output in pixels; where each image has its own size, the number that divides the
             height and width of the batch.
+        crops: The window of each image, its scale and its flips.
         steps: Of the N images; None where there is nothing to do.
         erased: Regions of the images, one after another; None where there is nothing to do.
         function: The user's, to be called for each image; None where there is none.

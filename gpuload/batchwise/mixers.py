@@ -320,7 +320,11 @@ def _soft_labels(
 
 
 def array_module(array: Any) -> Any:
-    """The module of the array: NumPy or CuPy."""
+    """NumPy or CuPy, whichever made an array.
+
+    Args:
+        array: An array of either.
+    """
     return sys.modules[type(array).__module__.partition(".")[0]]
 
 

@@ -125,7 +125,11 @@ TRANSFORMS: Rule[tuple[BatchTransform, ...]] = Rule(
 def check_transforms(
     transforms: Sequence[BatchTransform], form: BatchForm
 ) -> tuple[str, ...]:
-    """The names of the fields that these transforms in turn add to those of `form`.
+    """The names of the fields that these transforms add.
+
+    Args:
+        transforms: In the order in which they are called.
+        form: What a batch holds before the first of them: its fields, classes and sizes.
 
     Raises:
         ArgumentError: a fault known before the first batch: a missing or duplicate field, labels

@@ -104,7 +104,11 @@ class Device:
         return pinned
 
     def leave(self, held: list[Any]) -> Any:
-        """Records an event after the work launched so far, and keeps `held` alive until then."""
+        """Records an event after the work launched so far.
+
+        Args:
+            held: Objects whose memory that work uses: the event keeps them alive until the work is done.
+        """
         if self._stream is None:
             return None
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]

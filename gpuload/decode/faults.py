@@ -45,6 +45,7 @@ class HandledBatch(NamedTuple):
 
     Attributes:
         batch: With "skip", replacements stand in for samples that do not decode; else as requested.
+        decoded: Its pixels.
         asked: The batch as requested.
         faults: Its samples that do not decode, by row.
     """
@@ -77,8 +78,10 @@ class FaultHandler:
     """Runs a decoder, and handles the samples that do not decode.
 
     Args:
+        decoder: Decodes batches in order.
+        on_corrupt: What to do with a sample that does not decode: "raise", "skip" or "mark".
         prepare: Gives a batch as the decoder takes it, and the samples that it must not get; None if it takes anything.
-        pixels: Of the pictures that are decoded, by name.
+        pixels: The stored pixels of each picture that is decoded, by its name.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class FaultHandler:
         """Each batch with its pixels, in order. Only one call is active at a time; a new call ends the one before.
 
         Args:
+            batches: Batches with their views, as the reader makes them.
             read_spare: Gives a batch of the one sample at this position of the stream.
 
         Raises:

@@ -29,10 +29,14 @@ DALI, NATIVE = range(2)  # the parts of a batch
 
 
 def is_for_cpu(batch: Batch, cpu_share: float) -> Bools:
-    """bool (N,): whether the CPU decodes each sample.
+    """Whether the CPU decodes each sample, bool (N,).
 
     A pure function of (seed, epoch, sample) and the share, independent of the batch: a larger share moves samples from
     DALI to the CPU, and none back.
+
+    Args:
+        batch: N samples with the keys of their passes.
+        cpu_share: The share of samples that the CPU decodes, 0..1.
     """
     key = random_bits(batch.keys, np.full(len(batch), SHARE, np.uint64))
     chosen: Bools = uniform(key, batch.encoded.samples) < cpu_share

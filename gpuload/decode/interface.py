@@ -69,7 +69,11 @@ class Decoded:
     function_s: float = 0.0
 
     def map(self, make: Callable[[Any], Any]) -> "Decoded":
-        """The same with `make` applied to each array."""
+        """The same batch with a function applied to each of its arrays.
+
+        Args:
+            make: Gets an array of pictures, and returns the one that takes its place.
+        """
         pictures = {
             name: tuple(map(make, views)) for name, views in self.pictures.items()
         }
@@ -133,10 +137,11 @@ class PictureForm(NamedTuple):
         return self.values is None and not self.stored.is_mask
 
     def shape(self, form: Form, size: HeightWidth) -> tuple[int, ...]:
-        """Of one of its pictures in a batch.
+        """The shape of one of its pictures in a batch.
 
         Args:
-            size: (height, width).
+            form: Of the view.
+            size: (height, width) in pixels.
         """
         if self.values is not None:
             return (self.values.channels, *size)
@@ -170,7 +175,8 @@ class BatchDecodeError(Exception):
     """Samples of a batch do not decode.
 
     Args:
-        faults: By row of the batch.
+        batch: As it was requested.
+        faults: What is wrong with each of these samples, by row of the batch.
     """
 
     def __init__(self, batch: Batch, faults: Mapping[int, Fault]) -> None:
@@ -232,7 +238,8 @@ class Buffers:
     when the last of them is freed, in whichever thread, the memory returns to the pool.
 
     Args:
-        rows: Of each array, mostly; more get memory of their own size.
+        rows: Rows that an array mostly has; one of more gets memory of its own size.
+        dtype: Of the arrays.
         kept: Unused arrays to keep.
         allocate: Makes an array of a shape and dtype. An array serves any shape that takes at least half of it, so that
             batches of several sizes share the same few.

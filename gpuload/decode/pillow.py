@@ -29,7 +29,9 @@ def refuse_larger(found: HeightWidth, told: HeightWidth, most: int = 0) -> None:
     """Raises UndecodableError for many more pixels than the index says, before memory for them is allocated.
 
     Args:
-        most: Are accepted whatever the index says; by default MAX_PIXELS.
+        found: (height, width) by the file's header.
+        told: (height, width) by the index.
+        most: Pixels that are accepted whatever the index says; by default MAX_PIXELS.
     """
     if found[0] * found[1] > max(told[0] * told[1], most or MAX_PIXELS):
         raise UndecodableError(
@@ -44,10 +46,12 @@ def refuse_other_size(found: HeightWidth, told: HeightWidth) -> None:
 
 
 def decode_pixels(data: U8, size: HeightWidth, pixels: Pixels = RGB) -> Array:
-    """(height, width, channels), upright, C order.
+    """The pixels of an encoded image: (height, width, channels), upright, C order.
 
     Args:
-        size: As the index says.
+        data: The bytes of the file.
+        size: (height, width) as the index says.
+        pixels: What the set stores: mode and dtype.
 
     Raises:
         UndecodableError: it is damaged, of another size than the index says, or not of the mode.
@@ -73,10 +77,11 @@ def decode_pixels(data: U8, size: HeightWidth, pixels: Pixels = RGB) -> Array:
 
 
 def decode_mask(data: U8, size: HeightWidth) -> U8:
-    """uint8 (height, width).
+    """The class numbers of an encoded mask: uint8 (height, width).
 
     Args:
-        size: Of its image.
+        data: The bytes of the file.
+        size: (height, width) of its image.
 
     Raises:
         UndecodableError: it is of another size; a large one is not decoded then. Or it is damaged.
@@ -115,12 +120,15 @@ def _refuse_damaged_png(content: bytes) -> None:
 
 
 def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int, form: Form) -> U8:
-    """uint8 (height, width) of the batch: cropped, resized to the nearest pixel and flipped as image `row` is.
+    """A mask cropped, resized to the nearest pixel and flipped as its image is: uint8 (height, width) of the batch.
 
     An output pixel takes the class at its centre, ⌊(pixel + 0.5) · region / size⌋, as DALI's and torch's nearest-exact
     do.
 
     Args:
+        mask: uint8 (height, width), as stored.
+        view: Of the images of a batch.
+        row: The number of its image in the batch.
         fill: The class outside the image.
         form: Of the view.
     """

@@ -25,7 +25,11 @@ def has_own(steps: Steps) -> bool:
 
 
 def runs_kernels(images: Any) -> bool:
-    """Whether kernels execute the steps of these images: uint8 in a NumPy array, or a tensor in host memory."""
+    """Whether the package's kernels can execute steps on images, else torch does.
+
+    Args:
+        images: True for uint8 in a NumPy array, or in a tensor in host memory.
+    """
     in_memory = isinstance(images, np.ndarray) or images.device.type == "cpu"
     return in_memory and str(images.dtype).rpartition(".")[2] == "uint8"
 
@@ -82,7 +86,13 @@ def transform_into(
 
 
 def warp_masks(masks: Any, steps: Steps, fill: int) -> Any:
-    """Masks uint8 (n, h, w) after the geometric steps of their images, by nearest pixel; `fill` from outside."""
+    """Masks after the geometric steps of their images, by nearest pixel: uint8 (n, h, w).
+
+    Args:
+        masks: uint8 (n, h, w), NumPy or torch.
+        steps: Of the n images.
+        fill: The class of what comes from outside.
+    """
     return transform(masks[:, None], mask_steps(steps, fill))[:, 0]
 
 
@@ -112,6 +122,11 @@ def level_dtype(pixels: Pixels) -> str:
 
 class Postprocess:
     """Turns levels into the values of the batch, as a `Form` says. Both are NumPy arrays, or tensors on the device.
+
+    Args:
+        form: Of the view.
+        device: Where they are: a torch device, or its name.
+        pixels: What the set stores: its channels and the range of their values.
 
     Attributes:
         level_dtype: Of the images: uint8, or float32 if their levels do not have 8 bits.

@@ -40,7 +40,11 @@ Work = Callable[[], None]
 
 
 class Task(Generic[T]):
-    """Work in progress in another thread, or in `times` of them, each of which calls it.
+    """Work in progress in other threads.
+
+    Args:
+        work: Called once by each thread that takes part.
+        times: Number of calls, and so of threads that may take part.
 
     Attributes:
         value: The result; None until then, and if the work raised or was cancelled before it began.
@@ -111,6 +115,8 @@ class Threads:
     """Threads that end when this object is closed or garbage collected, or the interpreter exits.
 
     Args:
+        count: Number of threads.
+        name: The beginning of their names.
         initializer: Called first in each thread.
         owner: See `_Here`.
     """
@@ -386,7 +392,8 @@ class OnPart(Stage):
     """A stage for one part of each batch, unless the part has no samples.
 
     Args:
-        number: Of the part.
+        number: Of the part, as `divide` orders them.
+        stage: Gets that part alone.
     """
 
     def __init__(self, number: int, stage: Stage) -> None:
@@ -419,9 +426,11 @@ def _thread_name(stage: Stage) -> str:
 
 
 class Runner:
-    """Decodes batches in order, up to `prefetch` of them ahead of the one requested.
+    """Decodes batches in order, some of them ahead of the one requested.
 
     Args:
+        stages: What a batch goes through, in this order.
+        prefetch: Batches in all stages together, beside the one requested.
         device: Where stages launch their work; None for none.
     """
 

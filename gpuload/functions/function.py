@@ -370,6 +370,7 @@ class Albumentations(_Adapter):
     generator seeds for each call, so threads do not affect the random numbers.
 
     Args:
+        transform: Any transform of Albumentations, which is copied for each thread.
         boxes: Name of the field of boxes to pass.
         mask: Name of the field of masks to pass.
         keypoints: Name of the field of keypoints to pass.

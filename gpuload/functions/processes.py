@@ -103,7 +103,8 @@ class InProcesses:
     """Calls functions in worker processes, one process for each calling thread.
 
     Args:
-        functions: Picklable.
+        functions: The users' functions, which must be picklable.
+        entries: The fields that each function may read and change.
         count: Number of processes.
 
     Raises:

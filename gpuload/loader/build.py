@@ -100,9 +100,11 @@ def build_order(config: LoaderConfig, schedule: Schedule) -> OrderPlan:
 
 
 def build_fields(config: LoaderConfig, schedule: Schedule, *, marks: bool) -> Collate:
-    """What makes the requested fields.
+    """Builds what makes the requested fields of each batch.
 
     Args:
+        config: Arguments of the loader.
+        schedule: The views of a sample over the epochs, fitted to the data.
         marks: Whether batches tell which samples do not decode.
 
     Raises:

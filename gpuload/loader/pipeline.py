@@ -74,7 +74,8 @@ class CorruptSamples:
     """Counts and lists undecodable samples.
 
     Args:
-        on_corrupt: None if the first one raises.
+        datasets: Those of the loader, which know keys and shards of samples.
+        on_corrupt: How many are allowed; None if the first one raises.
         epoch_samples: This rank's samples in an epoch.
     """
 
@@ -185,8 +186,10 @@ class Pipeline:
 
     Args:
         open_reader: Opens a reader of the stream.
+        decoder: Makes the pixels, and handles samples that do not decode.
         make_fields: Makes the user's fields from a batch, its pixels, and `broken`, the rows that do not decode.
         no_pixels: The pixels of a batch without samples.
+        corrupt: Counts these samples.
         folder: Of the data, for messages.
     """
 
@@ -245,6 +248,7 @@ class Pipeline:
         Args:
             start: Its first position.
             epochs: This rank's parts of the global batches.
+            augments: One of each view of this epoch.
             is_current: False if another loop or `close` ended this one, possibly in another thread.
 
         Raises:

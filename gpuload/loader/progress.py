@@ -29,11 +29,12 @@ class LoopProgress:
 class Loop(Iterator[Any]):
     """The batches of one loop.
 
-    Args:
-        batches: Gives each with the position after it.
-
     A signal comes before a batch is handed out or after it, and `progress` tells which: Python looks for signals when a
     function is called or a loop goes round, and neither happens between the end of a batch and its handing out.
+
+    Args:
+        batches: Gives each with the position after it.
+        progress: Learns of each batch when it is handed out.
     """
 
     def __init__(

@@ -129,10 +129,18 @@ def _hidden_main() -> Iterator[None]:
 
 
 class Worker:
-    """One process from the fork server, and this end of its pipe. task: in progress, or None.
+    """One process from the fork server, and this end of its pipe.
 
-    ensure: makes sure that the server runs. prepare: called in the process with its end of the pipe and `args`; returns
-    the function that answers a task, or None to end. need_main: whether the process must import the main module.
+    Args:
+        ensure: Makes sure that the server runs.
+        prepare: Called in the process with its end of the pipe and `args`; returns the function that answers a task, or
+            None to end.
+        name: Of the process.
+        need_main: Whether the process must import the main module.
+        args: Further arguments of `prepare`; they are pickled.
+
+    Attributes:
+        task: What the process works on; None where it waits.
     """
 
     def __init__(

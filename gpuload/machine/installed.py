@@ -43,7 +43,13 @@ _DISTRIBUTIONS = {
 
 
 class PackageFault(NamedTuple):
-    """Why a package cannot be used. reason, remedy: for messages. is_missing: it is simply not installed."""
+    """Why a package cannot be used.
+
+    Attributes:
+        reason: What is wrong, for the message.
+        remedy: How to get it, for the message.
+        is_missing: Whether it is simply not installed.
+    """
 
     reason: str
     remedy: str
@@ -104,8 +110,13 @@ def paused_collector() -> Iterator[None]:
 
 
 def require(subject: str, *packages: str) -> None:
-    """Raises MissingPackageError, which names those of the packages that cannot be used, for what they are needed
-    (`subject`), and how to get them.
+    """Checks that packages can be used.
+
+    Raises MissingPackageError, which names those that cannot, and how to get them.
+
+    Args:
+        subject: What they are needed for, the beginning of the message.
+        *packages: Names as they are imported.
     """
     faults = [fault for package in packages if (fault := fault_of(package)) is not None]
     if faults:

@@ -30,9 +30,10 @@ def affinity() -> int:
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
-    """The CPU quota of this process's control groups, in cores; None if they set no limit.
+    """The CPU quota of this process's control groups in cores; None if they set no limit.
 
-    root: the root of the file system, for tests.
+    Args:
+        root: Where the file system begins, for tests.
     """
     quotas = []
     version_1 = _words_of(root, "cpu.cfs_quota_us", "cpu.cfs_period_us")

@@ -38,9 +38,13 @@ _constructed: Counter[str] = Counter()  # loaders, by the lines that construct t
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together; `local_` counts the processes on this machine.
+    """This process among those that train together.
 
-    local_rank: None if several processes train and this one's number on its machine is unknown.
+    Attributes:
+        rank: The number of this process, from 0.
+        world_size: How many processes train.
+        local_rank: Its number among those of this machine; None if several processes train and it is unknown.
+        local_world_size: How many of them run on this machine.
     """
 
     rank: int = 0
@@ -106,10 +110,13 @@ def count_threads(ranks: Ranks) -> int:
 def find_device(device: str, ranks: Ranks, gpus: int) -> int | None:
     """The number of the GPU, or None for the CPU.
 
-    device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1". gpus: how many this process can use.
-
     Without a number, a single visible GPU is chosen; otherwise the one that `torch.cuda.set_device` chose, or the one
     with the number of the local rank, from torchrun, srun or mpirun.
+
+    Args:
+        device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1".
+        ranks: This process among those that train.
+        gpus: How many GPUs this process can use.
 
     Raises:
         DeviceError: there is no such GPU, or this rank's choice among several GPUs is unknown.
@@ -220,6 +227,11 @@ def compare_with_counterparts(ranks: Ranks, settings: Mapping[str, Any]) -> None
 
 def compare_ranks(ranks: Ranks, settings: Mapping[str, Any], timeout_s: float) -> None:
     """Compares the settings of all ranks: returns on every rank, or raises on every rank.
+
+    Args:
+        ranks: This process among those that train.
+        settings: What must be equal, by the name that the message gives it; compared by `repr`.
+        timeout_s: Seconds until all ranks must have called this.
 
     Raises:
         ArgumentError: the settings are not the same on all ranks, or two processes have the same rank.

@@ -11,7 +11,11 @@ class NotRegularError(OSError):
 
 
 def open_regular(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
-    """Opens a file for reading; links are followed. buffering: as of `open`.
+    """Opens a file for reading; links are followed.
+
+    Args:
+        path: Where the file is.
+        buffering: As of `open`.
 
     Raises:
         NotRegularError: it is not a regular file. OSError: it cannot be opened.

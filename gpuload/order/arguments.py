@@ -332,6 +332,9 @@ class Mixture:
     continues where the last one stopped.
 
     Attributes:
+        datasets: In the order in which `mix` got them.
+        shares: Of samples, by data set; they sum to 1.
+        batches: "shuffled" draws the data set of each sample; "stratified" gives every batch the same share of each.
         schedule: How the shares change, where `shares` are those of the beginning; None where they do not.
     """
 

@@ -88,12 +88,13 @@ class BucketPlan:
 class BucketedStream:
     """The global batch at any position of the order by buckets.
 
-    Args:
-        stream: Of all samples.
-        epochs: The loader's, as `BucketPlan.epochs` gives them.
-
     Going on costs O(samples). Going anywhere else begins at the start of the epoch; where samples stay in the queues, a
     few passes before, or if `plan.totals` are unknown, at the start of the stream.
+
+    Args:
+        stream: Of all samples.
+        plan: How samples are divided into buckets.
+        epochs: The loader's, as `BucketPlan.epochs` gives them.
     """
 
     def __init__(self, stream: Stream, plan: BucketPlan, epochs: Epochs) -> None:

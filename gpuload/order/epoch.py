@@ -37,7 +37,13 @@ from gpuload.types import I64
 
 
 class Share(NamedTuple):
-    """Lanes first..stop-1 of all `lanes`: those that a rank reads."""
+    """The lanes that a rank reads: first..stop-1.
+
+    Attributes:
+        first: Its first lane.
+        stop: The lane after its last one.
+        lanes: How many there are of all ranks.
+    """
 
     first: int
     stop: int
@@ -175,8 +181,12 @@ class Windows:
 class EpochOrder:
     """The order of one epoch: `order[start:stop]` are the sample indices at those positions.
 
+    Costs O(shards) to construct and O(samples of a window) for a slice, whatever the size of the data set.
+
     Args:
         shard_sizes: int64 (shards,), samples in each shard.
+        seed: With the epoch, what decides the order.
+        epoch: Number of the pass, from 0.
         window: Number of shards whose samples are mixed with one another; shards are divided evenly among windows, so
             that they differ by one shard at most.
         shuffle: False gives stored order.
@@ -187,8 +197,6 @@ class EpochOrder:
 
     Attributes:
         window_starts: int64 (windows + 1,), where each window begins, and the end.
-
-    Costs O(shards) to construct and O(samples of a window) for a slice, whatever the size of the data set.
     """
 
     def __init__(
@@ -253,7 +261,11 @@ class EpochOrder:
         return self._shards_of(self._entered[min(window, len(self._entered) - 1)])
 
     def following(self, window: int) -> I64:
-        """The shards that are needed next, after those of a window: of the next window of each lane."""
+        """The shards that are needed next: those of the next window of each lane.
+
+        Args:
+            window: Number of the present window.
+        """
         return self._shards_of(self._entered[window] + 1)
 
     def upcoming(self, window: int) -> I64:
@@ -383,12 +395,14 @@ _BATCHES = 64
 
 @dataclass(frozen=True)
 class Mixing:
-    """How well a window (in shards) mixes batches of a size.
+    """How well a window mixes batches.
 
     Shuffling within windows of whole shards is not a full shuffle. Where the packer shuffled, batches are like those of
     a full shuffle; where the shards are sorted by class, a batch holds the classes of a few shards only.
 
     Attributes:
+        window: In shards.
+        batch_size: Samples in a batch.
         distance: Of the order from a full shuffle, 0..1: the largest difference, averaged over windows, between the
             distribution of a window's samples over stored order and that of all samples (Kolmogorov–Smirnov). 0: each
             window is drawn from the whole set; towards 1: each from a small part of it.

@@ -46,7 +46,7 @@ _USUAL: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class OrderPlan:
-    """The order of a loader. Its positions depend on `data` and `settings`, which must be the same when a run resumes.
+    """The order of a loader. What its positions depend on must be the same when a run resumes.
 
     Attributes:
         make_stream: Makes streams of the order.
@@ -54,11 +54,12 @@ class OrderPlan:
         buckets: How they divide it, None without buckets.
         window: Shards that are mixed, and waited for, at a time.
         node_lanes: Lanes that this machine reads.
-        settings: Seed, shuffle, window and lanes; sampling, a fingerprint of the weights or classes that samples are
-            drawn by; buckets, what the order by buckets depends on; bucket_batch, samples in a global batch, where
-            there are buckets; samples_per_epoch or samples_per_step, where a mixture's schedule counts these;
-            batch_tokens and batch_multiple, tokens in a global batch and what divides its samples, where there is a
-            budget.
+        data: What is read.
+        settings: What else they depend on. Seed, shuffle, window and lanes; sampling, a fingerprint of the weights or
+            classes that samples are drawn by; buckets, what the order by buckets depends on; bucket_batch, samples in a
+            global batch, where there are buckets; samples_per_epoch or samples_per_step, where a mixture's schedule
+            counts these; batch_tokens and batch_multiple, tokens in a global batch and what divides its samples, where
+            there is a budget.
         batch_size: Samples in a batch of this process, at most.
         large_batch: In one of the largest images, where batches differ; memory is allocated for these.
     """
@@ -313,9 +314,15 @@ def plan_order_by_tokens(
     """The plan of a loader whose batches have a budget of tokens. An epoch is a pass.
 
     Args:
-        grid: Of the patches that images become.
-
-    The other arguments are those of `plan_order`.
+        data: As of `plan_order`.
+        ranks: As of `plan_order`.
+        budget: Tokens in a batch of each rank, and what divides its samples.
+        grid: How images are divided into patches; None, where they are not, is refused.
+        shuffle: As of `plan_order`.
+        seed: As of `plan_order`.
+        drop_last: As of `plan_order`.
+        steps_per_epoch: As of `plan_order`; refused, since an epoch is a pass.
+        sampling: Refused, as for a mixture.
 
     Raises:
         ArgumentError: the arguments contradict each other, or do not fit the data.

@@ -55,12 +55,14 @@ _CHOSEN = 2
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
-    """How one data set is sampled: by `groups`, by `weights`, or with neither each sample `times` times in a row.
+    """How one data set is sampled: by groups, by weights, or with neither each sample several times in a row.
 
     Attributes:
         draws: Samples in a pass.
         groups: int32 (len,), from 0 to the last without a gap, which are drawn equally often.
         weights: float64 (len,), not all 0.
+        replacement: Whether a sample may be drawn again in the same pass, where there are weights.
+        times: How often each sample comes, where there are neither groups nor weights.
     """
 
     draws: int
@@ -226,13 +228,13 @@ class _DrawnWindows(Windows):
 
 
 class RepeatedOrder(EpochOrder):
-    """The order of one pass, each sample `times` times in a row.
+    """The order of one pass, each sample several times in a row.
 
     Args:
         once: The order of each sample once, whose windows it has.
+        times: How often each sample comes.
         offset: Positions of the stream before this pass.
-
-    A share is of one lane.
+        share: The lanes, where they are of one rank; such a share is of one lane.
     """
 
     def __init__(

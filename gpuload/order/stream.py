@@ -22,8 +22,9 @@ class Position(NamedTuple):
     """How far all ranks together are.
 
     Attributes:
+        epoch: Number of the epoch, from 0.
         begin: Position in the stream where this epoch began.
-        samples: How many were handed out since.
+        samples: How many samples of it were handed out since, over all ranks.
     """
 
     epoch: int
@@ -39,6 +40,8 @@ class PassSlice(NamedTuple):
         seed: With the epoch, what decides their order and crops.
         epoch: Counts passes.
         order: `order[start:stop]` are the samples.
+        start: The first position in `order`.
+        stop: The position after the last.
         rows: int64, their rows in the batch.
     """
 
@@ -97,6 +100,8 @@ class Stream:
         """The samples at these positions; at least one slice, which may be empty.
 
         Args:
+            start: The first position of the stream.
+            stop: The position after the last.
             share: Only those of its lanes.
         """
         if len(self._datasets) == 1 or start == stop:
@@ -155,10 +160,13 @@ class Stream:
 
 
 class Part(NamedTuple):
-    """A rank's part of a global batch: positions first..last-1 of the stream, those in the lanes of its share.
+    """A rank's part of a global batch.
 
     Attributes:
+        first: Its first position of the stream.
+        last: The position after its last one.
         stop: Where the global batch ends.
+        share: The lanes whose samples it takes from there.
     """
 
     first: int
@@ -175,23 +183,25 @@ class Part(NamedTuple):
 class Epochs:
     """Where epochs begin in the stream, and this rank's parts of them.
 
+    Every rank gets a sample of every global batch. Where a few would be left for the last one, the global batch before
+    it gives some up; where that is not possible, a rank repeats one sample (`padding`).
+
+    33 samples, 2 ranks, global batches of 32: 31 and 2, of which the ranks get 16 15 and 1 1.
+
     Attributes:
         samples: From the beginning of one epoch to that of the next, over all ranks.
         batch_size: Of a global batch.
         drop_last: As of `DaliIterator`. "exact": no sample is repeated, so that a rank's last part may be empty.
             "even": the parts of a batch are equally long; those of the last one extend into the next epoch where its
             samples cannot be divided.
+        rank: Number of this process.
+        world_size: How many processes divide a global batch.
         share: The rank's lanes; of all lanes, ranks divide each global batch evenly into consecutive parts, of which
             the first ones take the remainder.
         ends: Where the global batches of an epoch end, from its beginning; None: after batch_size samples each, and at
             its end.
         is_virtual: An epoch is a number of batches and not a pass, so that samples too few for a whole batch come in
             the next epoch.
-
-    Every rank gets a sample of every global batch. Where a few would be left for the last one, the global batch before
-    it gives some up; where that is not possible, a rank repeats one sample (`padding`).
-
-    33 samples, 2 ranks, global batches of 32:  31 and 2, of which the ranks get 16 15 and 1 1.
     """
 
     samples: int

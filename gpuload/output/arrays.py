@@ -22,6 +22,10 @@ Output = Literal["torch", "numpy", "cupy"]
 class Arrays:
     """Makes a library's arrays on one device. This class makes NumPy arrays and copies arrays from a GPU.
 
+    Args:
+        channels_last: Whether images are (N, height, width, C) in memory; their shape is (N, C, height, width) in any
+            case.
+
     Attributes:
         device: As torch names it, "cpu" or "cuda:0".
     """

@@ -83,7 +83,11 @@ class EncodedBatch(Batched):
         return sum(self.stored(name).bytes for name in self.pictures)
 
     def stored(self, name: str) -> StoredPictures:
-        """The pictures of a name: one of each sample, or all of one sample after those of another."""
+        """The stored pictures of one name: one of each sample, or all of one sample after those of another.
+
+        Args:
+            name: Of the field, "image" for the image.
+        """
         pictures = self.pictures[name]
         return pictures.content if isinstance(pictures, Ragged) else pictures
 
@@ -147,7 +151,11 @@ class Batch(Batched):
         return replace(taken, placeholders=frozenset(), image_bytes=taken.encoded.bytes)
 
     def draws(self, number: int) -> F64:
-        """A random number in [0, 1) for each sample: a pure function of seed, epoch, sample and `number`."""
+        """A random number in [0, 1) for each sample.
+
+        Args:
+            number: Which number: it is a pure function of seed, epoch, sample and this.
+        """
         return uniform(self.keys, BATCH_DRAWS.counters(self.encoded.samples, number))
 
 

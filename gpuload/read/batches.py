@@ -143,6 +143,7 @@ class BatchReader:
         """A batch for each of some parts that adjoin, read together and divided afterwards.
 
         Args:
+            parts: Of this rank, in ascending order.
             augments: Each makes a view of every batch.
         """
         begun = time.perf_counter()
@@ -339,6 +340,9 @@ def check_space(
     """Raises ArgumentError if the shards in use at a time do not fit into the cache of a remote set.
 
     Args:
+        datasets: Those that the loader reads.
+        window: Shards that are in use at a time, of each lane.
+        batch_size: Samples in a batch of this rank.
         lanes: The number of lanes that this node reads.
     """
     for dataset in datasets:
@@ -375,8 +379,10 @@ class BucketedReader(BatchReader):
     Args:
         plan: The buckets.
         epochs: Of the loader, with the buckets.
-
-    The other arguments are those of `BatchReader`.
+        datasets: As of `BatchReader`.
+        make_stream: As of `BatchReader`.
+        wanted: As of `BatchReader`.
+        prepare: As of `BatchReader`.
     """
 
     def __init__(

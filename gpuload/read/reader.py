@@ -195,6 +195,7 @@ class Reader:
     """Reads samples of a data set by number. Shards of the next window are mapped if the store already has them.
 
     Args:
+        dataset: Whose samples are read.
         columns: Names of index columns to return with each batch, such as "label" or "key".
         members: Names of fields besides pictures, of kinds that stay in the shard, whose bytes to return.
         verify: With "sha256", no sample is returned before the SHA-256 of its shard has been compared with the

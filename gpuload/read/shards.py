@@ -41,6 +41,8 @@ class MappedShard:
     """One shard: its bytes, memory-mapped, and its rows of the index, checked against each other.
 
     Args:
+        dataset: That it belongs to.
+        number: Of the shard in its data set.
         owner: The object that queries `gpuload.read.mapped_file` for its faults.
         store: Opens the file.
 
@@ -103,7 +105,11 @@ class MappedShard:
             self._accept_or_refuse(current, "was changed while it was being read")
 
     def check_digest(self, job: Any = None, what: str = "is damaged") -> bool:
-        """Compares its SHA-256 with the manifest's. Returns False if `job.wanted` becomes False.
+        """Compares its SHA-256 with the manifest's. Returns False if it was stopped before the end.
+
+        Args:
+            job: What hashes; its `wanted` becomes False to stop it. None: it is not stopped.
+            what: What the message says of the shard.
 
         Raises:
             ShardError: they differ.
@@ -159,6 +165,7 @@ class Window:
     One gather for each shard of a batch took three times as long (64 samples from 8 shards, 2026-11).
 
     Args:
+        dataset: Whose shards they are.
         numbers: Of the shards.
         mapped: Shards already mapped, by number, which are reused.
         owner: As for `MappedShard`.

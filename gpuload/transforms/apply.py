@@ -100,12 +100,16 @@ def _shifted(bits: torch.Tensor, by: int) -> torch.Tensor:
 
 @torch.no_grad()
 def apply_steps(images: Tensor, steps: Steps, pixels: Pixels = RGB) -> Tensor:
-    """The images after their steps: uint8 (n, c, h, w), on the device of `images`, which stay as they are. Of `pixels`
-    that are not uint8 their values as float32, for which warps alone are defined.
+    """The images after their steps: uint8 (n, c, h, w) on the same device, new ones, or the same where there is nothing
+    to do.
 
-    Where there is nothing to do, `images` themselves are returned. For each step, its operations come one after
-    another, each on all images that have it. The numbers, and which images have which operation, are copied to the
-    device at once, and nothing waits for it.
+    For each step, its operations come one after another, each on all images that have it. The numbers, and which images
+    have which operation, are copied to the device at once, and nothing waits for it.
+
+    Args:
+        images: uint8 (n, c, h, w), which stay as they are; or float32, the values of `pixels` that are not uint8.
+        steps: Of the n images. For float32 warps alone are defined.
+        pixels: What the set stores: its channels and the range of their values.
     """
     order = np.argsort(steps.ops, axis=0, kind="stable")  # (n, K): by operation
     args = on_device(images.device, steps.args)
@@ -453,10 +457,15 @@ def sharpness(images: Tensor, args: Tensor) -> Tensor:
 
 
 def gaussian_blur(images: Tensor, args: Tensor, numbers: F32) -> Tensor:
-    """One direction after the other, a weight at a time; `numbers` are `args` as a NumPy array.
+    """One direction after the other, a weight at a time.
 
     Weights beyond five sigmas, less than a millionth of the sum, are omitted, so that the kernel is no larger than
     needed.
+
+    Args:
+        images: uint8 (n, c, h, w).
+        args: float32 (n, ARGS) on their device, the numbers of the step.
+        numbers: The same in host memory.
     """
     five_sigmas = np.ceil(5 * numbers[:, 0])
     x = int(np.minimum(five_sigmas, numbers[:, 1] // 2).max())
@@ -521,12 +530,15 @@ def _nearest(images: Tensor, x: Tensor, y: Tensor, fill: Tensor) -> Tensor:
 def warp(
     images: Tensor, args: Tensor, numbers: F32, bilinear: bool, pixels: Pixels = RGB
 ) -> Tensor:
-    """Each pixel takes those that it comes from, the nearest one or four weighted ones, or the fill; (n, c, h, w), of
-    any number of channels c. `numbers` are `args` as a NumPy array.
+    """Each pixel takes those that it comes from, the nearest one or four weighted ones, or the fill.
 
     Args:
-        images: uint8, or the values of other `pixels` as float32, whose fill is that share of their peak. Whole numbers
-            are rounded, floats are not, as in torchvision.
+        images: (n, c, h, w) of any number of channels: uint8, or the values of other `pixels` as float32, whose fill is
+            that share of their peak. Whole numbers are rounded, floats are not, as in torchvision.
+        args: float32 (n, ARGS) on their device: the matrix, then the fill.
+        numbers: The same in host memory.
+        bilinear: Whether four pixels are weighted; else the nearest one is taken.
+        pixels: What the set stores: its channels and the range of their values.
     """
     height, width = images.shape[2:]
     x, y = _sources(images, args, bool(numbers[:, 6:8].any()))

@@ -65,7 +65,12 @@ class ErasedRegions(NamedTuple):
     key: U64
 
     def in_levels(self, mean: Sequence[float], std: Sequence[float]) -> "ErasedRegions":
-        """The same for a batch that is not normalised: levels of 0..255 for `mean` and `std` of pixels in 0..1."""
+        """The same regions for a batch that is not normalised, in levels of 0..255.
+
+        Args:
+            mean: Of each channel, of pixels in 0..1: by it and `std` the values would be normalised.
+            std: Of each channel, of pixels in 0..1.
+        """
         scale = 255 * np.asarray(std, np.float32)
         shift = 255 * np.asarray(mean, np.float32)
         return self._replace(value=self.value * scale + shift, noise=self.noise * scale)
@@ -100,10 +105,12 @@ class RandomErasing:
     defined_for: ClassVar[str] = "any"
 
     def draw(self, draws: Draws, height: int, width: int) -> tuple[ErasedRegions, ...]:
-        """The regions of N images of `height` × `width` pixels, one after another.
+        """The regions of N images, one after another.
 
         Args:
             draws: Gives N random numbers a call.
+            height: Of the images in pixels.
+            width: Of the images in pixels.
         """
         low, high = self.count
         erased = draws(0) < self.p

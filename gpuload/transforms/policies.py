@@ -145,7 +145,12 @@ def step_of(
     """One change as a step of N images.
 
     Args:
+        name: As torchvision's policies call the change, such as "TranslateX" or "Posterize".
         level: (N,), the pixels or degrees of what moves, a factor, bits, a level in 0..255, or the sigma of a blur.
+        height: Of the images in pixels.
+        width: Of the images in pixels.
+        fill: Level of what moves in, or one for each of R, G and B.
+        interpolation: Of what moves.
     """
     if name in _MOVES:
         op = Op.AFFINE if interpolation == "nearest" else Op.AFFINE_BILINEAR
@@ -436,8 +441,14 @@ class AugMix(_DrawnPolicy):
 def drawn_pair(
     pairs: Pairs, names: list[str], drawn: F64
 ) -> Iterator[tuple[I64, F64, I64]]:
-    """Of the pair that is drawn for each of N images, each change: its index in `names`, its probability and its
-    magnitude, all (N,)."""
+    """The pair that is drawn for each of N images, as one item for each change: its index, its probability and its
+    magnitude, all (N,).
+
+    Args:
+        pairs: Each of as many changes: name, probability and magnitude.
+        names: What an index counts.
+        drawn: A random number in [0, 1) for each image.
+    """
     table = np.array(
         [
             [(names.index(name), p, magnitude or 0) for name, p, magnitude in pair]

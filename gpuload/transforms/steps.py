@@ -31,7 +31,11 @@ class Steps(NamedTuple):
     args: F32
 
     def only(self, chosen: Bools) -> "Steps":
-        """The same steps for the images that are `chosen` (bool (N,)), and nothing for the others."""
+        """The same steps for some of the images, and nothing for the others.
+
+        Args:
+            chosen: bool (N,), which of the images keep their steps.
+        """
         ops = np.where(chosen[:, None], self.ops, np.int8(Op.NOTHING))
         return Steps(ops, self.args)
 
@@ -59,8 +63,11 @@ class Transform(Protocol):
 
 
 def sample_draws(key: int | U64, samples: npt.NDArray[np.int64]) -> Draws:
-    """The random numbers of samples, int64 (N,), for the one transform to which `key` belongs: one for all, or for
-    each.
+    """The random numbers of samples for one transform.
+
+    Args:
+        key: The transform's: one for all samples, or uint64 (N,).
+        samples: int64 (N,), their numbers in the data set.
 
     Raises, when called:
         ArgumentError: a number that is not among the 4,096 of a transform.
@@ -152,12 +159,22 @@ def join(steps: Sequence[Steps]) -> Steps:
 
 
 def no_steps(count: int) -> Steps:
-    """For `count` images: N = count, K = 0."""
+    """Nothing to do for N images: K = 0.
+
+    Args:
+        count: N.
+    """
     return Steps(np.empty((count, 0), np.int8), np.empty((count, 0, ARGS), np.float32))
 
 
 def one_step(op: int, count: int, *args: float | F64) -> Steps:
-    """The same step for `count` images: K = 1. Each of `args` is one number for all, or (N,)."""
+    """The same step for N images: K = 1.
+
+    Args:
+        op: Code of the operation.
+        count: N.
+        *args: Numbers of the operation, each one for all images, or (N,).
+    """
     numbers = np.zeros((count, 1, ARGS), np.float32)
     for index, values in enumerate(args):
         numbers[:, 0, index] = values
@@ -167,12 +184,16 @@ def one_step(op: int, count: int, *args: float | F64) -> Steps:
 def draw_mixture(
     width: int, depth: int, alpha: float, draws: Draws, change: Callable[[Draws], Steps]
 ) -> Steps:
-    """AugMix: `width` chains of `depth` changes each (-1: 1, 2 or 3), and the image itself, blended.
+    """AugMix: several chains of changes, and the image itself, blended.
 
     The image's share and that of all chains are drawn from Dirichlet(alpha, alpha), and that is shared out among the
     chains by Dirichlet(alpha, …, alpha).
 
     Args:
+        width: Number of chains.
+        depth: Changes in each chain; -1: 1, 2 or 3, drawn for each.
+        alpha: Of both distributions; the larger, the more even are the shares.
+        draws: Gives N random numbers a call.
         change: One step for each image, out of at most `EACH` random numbers.
     """
     longest = depth if depth > 0 else 3

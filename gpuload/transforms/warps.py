@@ -94,7 +94,12 @@ def affine_of(steps: Steps, height: int, width: int) -> F64 | None:
 
 
 def mask_steps(steps: Steps, fill: int) -> Steps:
-    """The geometric steps of images as those of their masks, by nearest pixel; `fill` from outside."""
+    """The geometric steps of images as those of their masks, by nearest pixel.
+
+    Args:
+        steps: Of the images.
+        fill: The class of what comes from outside.
+    """
     ops = np.where(is_affine(steps.ops), np.int8(Op.AFFINE), np.int8(Op.NOTHING))
     ops[is_warp(steps.ops)] = Op.WARP_NEAREST
     ops[is_mixed(steps.ops)] = Op.NOTHING

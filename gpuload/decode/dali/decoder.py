@@ -56,6 +56,7 @@ class DaliDecoder(Stage):
     """Decodes batches whose inputs `feed`, the previous stage, has made.
 
     Args:
+        image: How the image is stored, and a form for each view of it.
         resources: On a GPU, `num_threads` parse and Huffman-decode; what its JPEG engines do not decode, its CUDA cores
             do.
         device_id: Number of a GPU, or None for the CPU.
@@ -219,6 +220,9 @@ class DaliDecoder(Stage):
 
 class Feed(Stage):
     """Makes DALI's inputs for each batch.
+
+    Args:
+        image: How the image is stored, and a form for each view of it.
 
     Attributes:
         fed: Batches that DALI has not begun, with their inputs.

@@ -58,6 +58,8 @@ def build_graph(
     """Defines the graph for the current pipeline's device. Its outputs: the images of each view.
 
     Args:
+        forms: One of each view.
+        stored: How the images are stored: encoded or as arrays, their channels and dtype.
         feed: Returns the encoded images of a batch, then for each view what `input_names` lists.
         hw_decoder_load: As in `Resources`.
     """
@@ -223,7 +225,13 @@ def _filter(form: Form, view: Mapping[str, Any]) -> Any:
 
 
 def open_pipeline(define: Callable[..., Any], *args: Any, **settings: Any) -> Any:
-    """Builds a pipeline of the graph that `define` returns for these arguments. A child forked later forgets it."""
+    """Builds a pipeline of a graph. A child that is forked later forgets it.
+
+    Args:
+        define: Returns the graph's outputs.
+        *args: Arguments of `define`.
+        **settings: Arguments of DALI's `Pipeline`.
+    """
     pipeline = pipeline_def(define)(*args, **settings)
     pipeline.build()
     _pipelines.add(pipeline)

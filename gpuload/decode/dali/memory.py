@@ -110,8 +110,10 @@ def whole_images_bytes(
     counts.
 
     Args:
+        datasets: Those that the loader reads.
         batch_size: Of the samples that DALI decodes.
         prefetch: Batches decoded at the same time.
+        outputs: The views of a batch, and their dtype.
 
     Raises:
         ShardError: the index of these shards is damaged.
