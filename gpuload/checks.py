@@ -72,7 +72,12 @@ class Rule(Generic[T]):
 
 
 def nearest(word: Any, words: Iterable[str]) -> str | None:
-    """The one of the words that is spelt most like `word`; None where none is similar."""
+    """The word that is spelt most like another one; None where none is similar.
+
+    Args:
+        word: What the user wrote, of any type.
+        words: The words that are known.
+    """
     close = get_close_matches(word, [*words], 1) if isinstance(word, str) else []
     return close[0] if close else None
 
@@ -82,6 +87,9 @@ def check(subject: str, name: str, value: Any, rule: Rule[T]) -> T:
 
     Args:
         subject: The owner of the argument `name`.
+        name: Of the argument, for the message.
+        value: What the user gave.
+        rule: What it must be.
 
     Raises:
         ArgumentError: it is not what the rule expects.
@@ -126,12 +134,14 @@ def checked(
     """A decorator that checks the arguments of a function or method. Each argument must have a rule; defaults are not
     checked.
 
-    Args:
-        advice: Replacements for arguments that people may expect but the function does not have.
-
     The function raises:
         ArgumentError: an argument is not what its rule expects.
         CallError: an unknown or a missing argument.
+
+    Args:
+        subject: What the arguments are for, the beginning of messages.
+        advice: Replacements for arguments that people may expect but the function does not have.
+        **rules: By the name of the argument.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -319,7 +329,13 @@ ANYTHING: Rule[Any] = Rule("", lambda value: value)
 def fitting(
     expected: str, read: Callable[[Any], T], fits: Callable[[T], bool]
 ) -> Rule[T]:
-    """A value that `read` takes, and that fits then."""
+    """A rule for values that a function can read.
+
+    Args:
+        expected: What messages say is expected.
+        read: Converts what the user gave, and raises ValueError or TypeError for what it cannot convert.
+        fits: Whether the converted value is allowed.
+    """
 
     def checked_read(value: Any) -> T:
         checked_value = read(value)
@@ -410,7 +426,13 @@ def either(expected: str, *rules: Rule[Any]) -> Rule[Any]:
 def several(
     rule: Rule[T], expected: str, count: int | None = None
 ) -> Rule[tuple[T, ...]]:
-    """A tuple of values that fit a rule: `count` of them, or at least one."""
+    """A rule for tuples whose values each fit another rule.
+
+    Args:
+        rule: For each value.
+        expected: What messages say is expected.
+        count: How many values; None: at least one.
+    """
 
     def read(value: Any) -> tuple[T, ...]:
         return tuple(map(rule.read, as_items(value)))

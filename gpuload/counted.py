@@ -9,11 +9,13 @@ from contextlib import contextmanager
 def counted(number: int, noun: str, plural: str = "") -> str:
     """The number with its noun, in the singular for 1.
 
-    Args:
-        plural: If it is not the noun with an s, or if a verb follows.
-
     >>> counted(1, "shard"), counted(1200, "image"), counted(1, "row has", "rows have")
     ('1 shard', '1,200 images', '1 row has')
+
+    Args:
+        number: Written with commas between thousands.
+        noun: In the singular.
+        plural: The plural, if it is not the noun with an s, or if a verb follows.
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 

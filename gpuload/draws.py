@@ -77,10 +77,13 @@ class DrawRange:
     count: int
 
     def number(self, number: int) -> int:
-        """Draw number of this range's own `number`, which counts from 0.
+        """The number of a draw among those of all owners.
+
+        Args:
+            number: The same among those of this owner, from 0.
 
         Raises:
-            ArgumentError: `number` is not in 0..count-1; it would be another owner's.
+            ArgumentError: it is not below `count`; it would be another owner's.
         """
         if not 0 <= number < self.count:
             raise ArgumentError(
@@ -106,7 +109,12 @@ class DrawRange:
         return lambda number: draws(self.number(number))
 
     def counters(self, samples: I64, number: int) -> I64:
-        """int64 (N,): the counters of this range's own `number` for samples, of which each owns `count` numbers."""
+        """The counters of one draw for samples, int64 (N,).
+
+        Args:
+            samples: int64 (N,), their numbers in the data set; each owns `count` counters.
+            number: Of the draw among those of this owner, from 0.
+        """
         return samples * self.count + self.number(number)
 
 
@@ -141,9 +149,10 @@ def make_key(*words: int) -> int:
 
 
 def each_key(key: int, repeats: I64 | None) -> int | U64:
-    """The key of each of N samples: `key` where a sample comes first in a pass, others where it comes again.
+    """The key of each of N samples: the pass's where a sample comes first in a pass, others where it comes again.
 
     Args:
+        key: Of the pass.
         repeats: int64 (N,), how often each came before; None: never. Without this, a sample that is drawn ten times in
             a pass would be cropped and flipped ten times in the same way.
     """
@@ -155,10 +164,11 @@ def each_key(key: int, repeats: I64 | None) -> int | U64:
 
 
 def random_bits(key: int | U64, counters: npt.NDArray[np.integer]) -> U64:
-    """uint64, in the shape of `counters`: 64 random bits for each.
+    """64 random bits for each counter, uint64.
 
     Args:
-        key: One for all, or one for each.
+        key: One for all, or one for each counter.
+        counters: Whole numbers of any shape, which the result has, too.
     """
     bits = (
         np.asarray(key, np.uint64)
@@ -170,7 +180,12 @@ def random_bits(key: int | U64, counters: npt.NDArray[np.integer]) -> U64:
 
 
 def uniform(key: int | U64, counters: npt.NDArray[np.integer]) -> F64:
-    """float64 in [0, 1), in the shape of `counters`: multiples of 2**-53."""
+    """A random number in [0, 1) for each counter, float64: multiples of 2**-53.
+
+    Args:
+        key: One for all, or one for each counter.
+        counters: Whole numbers of any shape, which the result has, too.
+    """
     return (random_bits(key, counters) >> np.uint64(11)) * 2.0**-53
 
 

@@ -120,6 +120,11 @@ def printable(text: str) -> str:
 
 
 def some_of(names: Sequence[str | int], count: int = 3) -> str:
-    """The first `count` quoted names, or numbers, for a message: `'a', 'b', 'c' and 4 more`."""
+    """The first of some quoted names, or numbers, for a message: `'a', 'b', 'c' and 4 more`.
+
+    Args:
+        names: At least one.
+        count: How many are written out.
+    """
     shown = ", ".join(map(repr, names[:count]))
     return shown if len(names) <= count else f"{shown} and {len(names) - count:,} more"

@@ -62,7 +62,11 @@ _ADVICE: dict[Stage, str] = {
 
 
 def advice(stage: Stage) -> str:
-    """Advice for a limiting stage: one or two sentences."""
+    """Advice for a limiting stage: one or two sentences.
+
+    Args:
+        stage: The stage whose time limits the loader.
+    """
     return _ADVICE.get(stage, "Nothing needs to be changed in the loader")
 
 
@@ -220,7 +224,8 @@ class Meter:
         Args:
             batch: A `gpuload.read.batch.Batch`.
             decoded: Its `gpuload.decode.interface.Decoded`.
-            ready: When it was decoded.
+            asked: When the training loop asked for it, by `time.perf_counter`.
+            ready: When it was decoded, by the same clock.
             place: The epoch, and the number of its samples returned.
         """
         now = self._handed = perf_counter()
@@ -338,10 +343,11 @@ class Pace(NamedTuple):
 
 
 def pace(batches: Iterator[Any], seconds: float, ahead: int = 0) -> Pace:
-    """Takes batches for this many seconds, at least one.
+    """Takes batches for some time, at least one batch.
 
     Args:
         batches: An endless iterator of arrays whose first dimension is that of the samples.
+        seconds: How long.
         ahead: Number of first batches that do not count, since the loader may already have decoded them.
     """
     begun = time.perf_counter()

@@ -74,6 +74,7 @@ def draw_mask(image: Image.Image, mask: npt.NDArray[np.uint8]) -> Image.Image:
     """The image with each class of a mask in its colour; class 0, mostly the background, stays as it is.
 
     Args:
+        image: RGB.
         mask: uint8 (height, width), of the image's size.
     """
     pixels = np.asarray(image.convert("RGB"), np.float32)
@@ -198,11 +199,12 @@ def as_picture(values: Any) -> Image.Image:
 def decode_image(
     content: bytes, most_px: int | None = None, mode: str = "RGB"
 ) -> Image.Image:
-    """An encoded image, RGB, upright.
+    """An encoded image as people look at it: RGB, upright.
 
     Args:
-        most_px: A JPEG may be decoded smaller, but its sides not below this.
-        mode: Of its set; in an RGB or gray one it is converted as for a batch.
+        content: The bytes of the file.
+        most_px: A JPEG may be decoded smaller, but its sides not below this; None: it is not.
+        mode: The pixel mode of its set, by which it is converted to an RGB or gray image as for a batch.
 
     Raises:
         Exception: of many kinds, by Pillow.

@@ -107,16 +107,18 @@ class Dataset:
     nothing per sample; the index is memory-mapped, and of a large set at a URL fetched as it is needed. Pickling keeps
     the folder's path and the selection: the folder is opened again where the pickle is loaded.
 
-    folder: the packed folder, or its URL; also a folder that holds one packed folder alone.
-    cache, cache_size: for shards at URLs, the folder into which they are downloaded as they are needed, shared by all
-        processes on this machine, and how large it may become: bytes, or such as "200GB". By default $GPULOAD_CACHE,
-        else gpuload in the user's cache folder; and nine tenths of what is free on its disk.
-    verify: "sha256": loaders compare the checksum of each shard with the manifest's, once, before they hand out a
-        sample of it. That is done while reading ahead; the first batch waits for a window of shards.
-    max_pixels: of an image, by the index; loaders and `tiles` refuse a larger one before there is memory for it. The
-        packer's option `--max-pixels` has the same default, Pillow's.
-    exclude: samples to leave out, as `subset` would: the file that `python -m gpuload verify --quarantine FILE` wrote,
-        or a list of keys. All ranks must leave out the same.
+    Args:
+        folder: The packed folder, or its URL; also a folder that holds one packed folder alone.
+        cache: For shards at URLs, the folder into which they are downloaded as they are needed, shared by all processes
+            on this machine. By default $GPULOAD_CACHE, else gpuload in the user's cache folder.
+        cache_size: How large that folder may become: bytes, or such as "200GB". By default nine tenths of what is free
+            on its disk.
+        verify: "sha256": loaders compare the checksum of each shard with the manifest's, once, before they hand out a
+            sample of it. That is done while reading ahead; the first batch waits for a window of shards.
+        max_pixels: Largest image by the index, in pixels; loaders and `tiles` refuse a larger one before there is
+            memory for it. The packer's option `--max-pixels` has the same default, Pillow's.
+        exclude: Samples to leave out, as `subset` would: the file that `python -m gpuload verify --quarantine FILE`
+            wrote, or a list of keys. All ranks must leave out the same.
 
     Raises:
         ArgumentError: a value that is not as described; there is no such key, or nothing is left.
@@ -323,9 +325,11 @@ class Dataset:
         return numbers if self._selected is None else self._selected[numbers]
 
     def image_sizes(self, samples: I64, needed_by: str) -> I64:
-        """int64 (N, 2): heights and widths of images, by the index. Costs O(stored samples).
+        """Heights and widths of images by the index, int64 (N, 2). Costs O(stored samples).
 
-        samples: int64 (N,), their numbers in the stored order of the whole set. needed_by: who asks, for the message.
+        Args:
+            samples: int64 (N,), their numbers in the stored order of the whole set.
+            needed_by: Who asks, for the message.
 
         Raises:
             ShardError: the index holds a width or height below 1, or more than `max_pixels` pixels.
@@ -347,7 +351,8 @@ class Dataset:
     def fetch_rows(self, shards: npt.ArrayLike | None = None) -> None:
         """Fetches the index of these shards together, of a large set at a URL, before `rows` is asked for each of them.
 
-        shards: their numbers; None: of all. What is here already is not fetched again.
+        Args:
+            shards: Their numbers; None: all. What is here already is not fetched again.
 
         Raises:
             ArgumentError: there is no such shard. RemoteError: they cannot be read. FormatError: they are not those of
@@ -370,10 +375,11 @@ class Dataset:
     def rows(self, shard: int) -> pa.RecordBatch:
         """The index of one shard, one row per sample in stored order; the columns are views of the mapped file.
 
-        shard: its number.
-
         Columns: key, source, width and height (as decoded), and for each field the offset and size of its data in the
         shard, in bytes, and the columns of its kind, such as a class number or the text of a caption.
+
+        Args:
+            shard: Its number.
 
         Raises:
             ArgumentError: there is no such shard.
@@ -404,7 +410,8 @@ class Dataset:
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The number of the first sample, and the rows, of each of these shards. They are fetched together.
 
-        shards: their numbers; None: of all.
+        Args:
+            shards: Their numbers; None: all.
 
         Raises:
             ArgumentError, FormatError, RemoteError: as `fetch_rows` and `rows`.
@@ -416,7 +423,8 @@ class Dataset:
     def column(self, name: str) -> pa.ChunkedArray:
         """A column of the index, of all stored samples, with one chunk for each shard.
 
-        name: one of `schema`.
+        Args:
+            name: One of the names in `schema`.
 
         Raises:
             FormatError, RemoteError: as `rows`.
@@ -431,7 +439,8 @@ class Dataset:
     def shards_of(self, samples: I64 | int) -> I64:
         """The number of the shard of each sample.
 
-        samples: int64 (N,), or one: numbers in the stored order of the whole set.
+        Args:
+            samples: int64 (N,), or one number, in the stored order of the whole set.
         """
         shards: I64 = np.searchsorted(self.first_samples, samples, side="right") - 1
         return shards
@@ -445,7 +454,8 @@ class Dataset:
     def row(self, sample: int) -> pa.RecordBatch:
         """One sample's row of the index, as a batch of one row; costs O(1).
 
-        sample: its number in the stored order of the whole set.
+        Args:
+            sample: Its number in the stored order of the whole set.
         """
         (shard,), (row,) = self._locate(np.array([sample]))
         return self.rows(int(shard)).slice(int(row), 1)
@@ -458,7 +468,8 @@ class Dataset:
     def keys(self, samples: npt.ArrayLike) -> list[str]:
         """The keys of samples.
 
-        samples: their numbers in the stored order of the whole set (the field "index").
+        Args:
+            samples: Their numbers in the stored order of the whole set (the field "index").
 
         Raises:
             ArgumentError: a number is out of range.
@@ -497,7 +508,11 @@ class Dataset:
         return self.fields[name]
 
     def open_store(self, trusts: bool = False) -> Store:
-        """What gives a reader the shards. trusts: whether those in the cache are not hashed before their first use."""
+        """Opens what gives a reader the shards.
+
+        Args:
+            trusts: Whether shards in the cache are used without hashing them before their first use.
+        """
         infos = self.manifest.shards
         if self._root is None:
             assert isinstance(self.folder, Path)
@@ -517,10 +532,11 @@ class Dataset:
     def subset(self, samples: npt.ArrayLike) -> "Dataset":
         """A data set of only these samples, in stored order.
 
-        samples: their numbers in this data set, or a mask, bool (len,).
-
         Shards, index and keys are those of the whole set; so are the numbers in the field "index", and a sample's crop
         for a given seed and epoch.
+
+        Args:
+            samples: Their numbers in this data set, or a mask, bool (len,).
 
         Raises:
             ArgumentError: a number is out of range or repeated, no sample is selected, or the mask has another length.
@@ -561,10 +577,11 @@ class Dataset:
     def filter(self, expression: "pc.Expression") -> "Dataset":
         """The samples for which an Arrow expression over the index columns is true.
 
-        expression: such as `pc.field("width") >= 224`.
-
         For example `dataset.filter(pc.field("label") < 10)` or `dataset.filter(pc.field("width") >= 224)`, with `import
         pyarrow.compute as pc`. Costs O(samples), one shard at a time.
+
+        Args:
+            expression: Of `pyarrow.compute`, true or false for each row.
 
         Raises:
             ArgumentError: the expression cannot be evaluated on the columns, or no sample is left.
@@ -594,15 +611,16 @@ class Dataset:
         """A data set whose samples are tiles of the images, such as 100 of each: for images that are too large for a
         model.
 
-        size: side of a tile in pixels of the stored image, or (height, width).
-        overlap: pixels that neighbouring tiles share. Tiles lie within their image: the last of a row or column moves
-            back to the edge, and where the image is smaller than a tile, the tile is as large as the image.
-
         The order, ranks, sampling and states are those of a data set of that many samples, so that each tile comes once
         in a pass. An `Augment` sees a tile as it would see an image; `crop="none"` shows all of it, "pad_or_crop" adds
         what smaller ones lack. Boxes, keypoints and masks move with it. Other fields are those of the image. "index" is
         its number, and "crop_top_left" the place of the tile, of which `gpuload.batchwise.join_tiles` makes the image
         again. Not for `Buckets`, or functions called before the crop. Costs O(samples), and 12 bytes for each tile.
+
+        Args:
+            size: Side of a tile in pixels of the stored image, or (height, width).
+            overlap: Pixels that neighbouring tiles share. Tiles lie within their image: the last of a row or column
+                moves back to the edge, and where the image is smaller than a tile, the tile is as large as the image.
 
         Raises:
             ArgumentError: the overlap is not smaller than a side, or these are tiles already. ShardError: the index

@@ -424,7 +424,13 @@ def manifest_bytes(url: URL) -> bytes:
 
 
 def fetch_files(url: URL, folder: Path, *names: str, most: int | None = None) -> None:
-    """Downloads these files into a folder without verifying them; skips those that do not exist. most: bytes of each.
+    """Downloads these files into a folder without verifying them; skips those that do not exist.
+
+    Args:
+        url: The folder of the files.
+        folder: Where they are written.
+        most: Largest size of each in bytes.
+        *names: Of the files.
 
     Raises:
         RemoteError: one cannot be read.

@@ -38,7 +38,13 @@ POINTS_COLUMN = pa.field(POINTS, pa.large_binary())
 
 
 class Span(NamedTuple):
-    """Bytes begin..end-1 of an index, or all from `begin` on, and their SHA-256."""
+    """A part of an index file.
+
+    Attributes:
+        begin: Its first byte.
+        end: The byte after its last; None: it is all from `begin` on.
+        sha256: Of these bytes.
+    """
 
     begin: int
     end: int | None
@@ -84,7 +90,10 @@ def write_index(
 ) -> Iterator[Callable[[pa.RecordBatch], None]]:
     """Gives a function that writes the rows of the next shard to a new index.
 
-    points: it has seek points, which rows may lack.
+    Args:
+        path: Of the new file.
+        fields: Their columns follow those that every set has.
+        points: Whether there is a column of seek points, which rows may lack.
     """
     schema = index_schema(fields)
     if points:
@@ -104,12 +113,17 @@ def write_index(
 class Index:
     """Reads `index.arrow` through a memory map, each shard's rows once compared with their SHA-256, where it is known.
 
-    spans: the parts of the file, as `Manifest.index_spans` tells them. shards: how many the manifest lists. parts: of
-        the index of a set at a URL, the spans, which are downloaded as they are needed; None: the file is here.
-    required: the columns that it must have, where these are not those of an index with the fields.
-
     A shard's rows are compared when they are first asked for: 0.8 ms for 10,000 samples with a label (2 busy cores,
     2026-11), and no more than the window that is read from is touched.
+
+    Args:
+        path: Of the file.
+        fields: Whose columns it must have.
+        spans: The parts of the file, as `Manifest.index_spans` tells them.
+        shards: How many of them the manifest lists.
+        parts: The parts of the index of a set at a URL, which are downloaded as they are needed; None: the file is
+            here.
+        required: The columns that it must have, where these are not those of an index with the fields.
 
     Raises:
         FormatError: the file is missing or damaged, is not that of the manifest, or lacks a column of these fields.

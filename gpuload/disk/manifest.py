@@ -135,14 +135,25 @@ class JoinedFile:
 class Manifest:
     """What a packed folder holds.
 
-    classes: name of each class by its number, or None if the packer was not given names.
-    width, height, image_bytes: the largest of any stored image, in pixels and bytes; DALI preallocates by them.
-    mean, std: of each channel over `pixels_from` images, with pixels in 0..1, floats as they are; None if not measured.
-    percentiles: of each channel over the same images, as stored, by their numbers as texts ("0", "0.1", …, "100"); to 8
-        bits, but for the smallest and the largest value. None for 8 bits, and for sets that were appended to.
-    packing: the settings it was packed with and counts of what became of the images, for people who read the file.
-    index_sha256, index_parts, index_offsets: of `index.arrow`, see `index.index_digests`; None where it is unknown.
-    joined: files with further columns of the index.
+    Attributes:
+        shards: In the order of their samples.
+        fields: What each sample has, its pictures among them.
+        classes: Name of each class by its number, or None if the packer was not given names.
+        width: The largest of any stored image in pixels; DALI preallocates by it.
+        height: The largest of any stored image in pixels.
+        image_bytes: The largest of any stored image, as encoded.
+        mean: Of each channel over `pixels_from` images, of pixels in 0..1, floats as they are; None if not measured.
+        std: Of each channel, as `mean`.
+        pixels_from: How many images were measured.
+        percentiles: By their numbers as texts ("0", "0.1", …, "100"), of each channel over the same images, as stored;
+            to 8 bits, but for the smallest and the largest value. None for 8 bits, and for sets that were appended to.
+        packing: The settings that it was packed with and counts of what became of the images, for people who read the
+            file.
+        index_sha256: Of `index.arrow`; None where it is unknown.
+        index_parts: The SHA-256 of each shard's rows there, and of what follows the last ones; None where they are
+            unknown.
+        index_offsets: Where each of these parts begins, in bytes, and the size of the file; None where that is unknown.
+        joined: Files with further columns of the index.
     """
 
     shards: Annotated[tuple[ShardInfo, ...], _LIST]
@@ -267,7 +278,10 @@ class Manifest:
     def read(folder: Path, url: URL | None = None) -> "Manifest":
         """Reads and checks the file.
 
-        url: where it was copied from: then no shard lies outside of that folder, indexed or not.
+        Args:
+            folder: That holds the file.
+            url: Where the folder was copied from: then no shard lies outside of that URL, indexed or not. None: it was
+                not.
 
         Raises:
             FormatError: it is missing, is not a manifest, has an unsupported version, was edited, or names files that
@@ -363,7 +377,12 @@ def _joined_as_json(file: JoinedFile) -> dict[str, Any]:
 
 
 def parse_manifest(text: bytes, where: Path | URL, is_local: bool) -> Manifest:
-    """Checks the text of the file. where: it lies. is_local: whether `Manifest.read` reads it without a URL.
+    """Checks the text of the file.
+
+    Args:
+        text: Its content, UTF-8.
+        where: Its place, for messages.
+        is_local: Whether it was not copied from a URL, so that shards may lie elsewhere.
 
     Raises:
         FormatError: as `Manifest.read`.
@@ -515,10 +534,12 @@ OPTIONAL = ("index_sha256", "index_parts", "index_offsets", "joined", "percentil
 
 
 def is_shard_name(name: str, may_be_elsewhere: bool) -> bool:
-    """Whether a shard can have this name: the path of a file below the folder of the manifest.
+    """Whether a shard can have a name: the path of a file below the folder of the manifest.
 
-    may_be_elsewhere: whether it may be a URL, or lead out of the folder by leading "..", as `gpuload index` names the
-    shards that it leaves where they are.
+    Args:
+        name: As the manifest has it.
+        may_be_elsewhere: Whether it may be a URL, or lead out of the folder by leading "..", as `gpuload index` names
+            the shards that it leaves where they are.
     """
     place = _ELSEWHERE.match(name) if may_be_elsewhere else None
     parts = name[place.end() if place else 0 :].split("/")

@@ -18,7 +18,13 @@ from gpuload.store import Lease
 
 
 class StoredSample:
-    """The members of one sample. where: its name in messages. row: of the index. open_shard: gives its shard."""
+    """The members of one sample.
+
+    Args:
+        where: What messages call it.
+        row: Of the index, its columns by name.
+        open_shard: Opens the shard that it is in.
+    """
 
     def __init__(
         self, where: str, row: dict[str, Any], open_shard: Callable[[], Lease]
@@ -45,7 +51,11 @@ class StoredSample:
             ) from None
 
     def picture(self, image: Field, most_px: int | None = None) -> Image.Image:
-        """Its image as a person looks at it: RGB, upright. most_px: as `decode_image`.
+        """Its image as a person looks at it: RGB, upright.
+
+        Args:
+            image: The field of the picture.
+            most_px: As of `decode_image`.
 
         Raises:
             ShardError: as `read`. Exception: of many kinds, by Pillow, where it does not decode.
@@ -85,7 +95,12 @@ class Quarantined(NamedTuple):
     """A sample, identified by its key and by where its image lies in its shard: a list may span several splits, and
     does not match a set that was packed again.
 
-    shard: name of the file. offset, bytes: of the image. reason: why it is left out.
+    Attributes:
+        key: Of the sample.
+        shard: Name of the file.
+        offset: Of the image in the shard, in bytes.
+        bytes: Size of the image.
+        reason: Why it is left out.
     """
 
     key: str

@@ -34,7 +34,11 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def member_span(size: int) -> int:
-    """Bytes that a member with `size` bytes of data occupies in the archive: its header and its padded data."""
+    """Bytes that a member occupies in the archive: its header and its padded data.
+
+    Args:
+        size: Of its data, in bytes.
+    """
     return BLOCK_BYTES + -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
@@ -72,7 +76,8 @@ def ustar_header(name: str, size: int) -> bytes:
 class TarWriter:
     """Writes members to an open file as USTAR, without times or owners: the same input gives the same bytes.
 
-    file: anything with `write`.
+    Args:
+        file: Anything with a method `write`.
     """
 
     def __init__(self, file: Any) -> None:
@@ -97,7 +102,13 @@ class TarWriter:
 
 
 class Damage(NamedTuple):
-    """An unreadable part of a tar, bytes start..end: the next sound header, or the end of the file, is at `end`."""
+    """An unreadable part of a tar.
+
+    Attributes:
+        start: Its first byte.
+        end: Where the next sound header begins, or the file ends.
+        fault: What is wrong, for messages.
+    """
 
     start: int
     end: int
@@ -111,11 +122,13 @@ def read_members(
 ) -> Iterator[Member]:
     """The regular files in a tar of any format, in stored order, without reading their data.
 
-    others: gets name and kind of each member that is neither a regular file nor a folder, such as "link".
-    damage: gets each damaged part, and reading continues at the next sound header; None: damage is an error.
-
     A tar ends with zeros only. Where anything follows them, such as another tar, that is damage, too: a member of which
     the header was lost looks the same.
+
+    Args:
+        path: Of the tar.
+        others: Gets name and kind of each member that is neither a regular file nor a folder, such as "link".
+        damage: Gets each damaged part, and reading continues at the next sound header; None: damage is an error.
 
     Raises:
         ShardError: it is not a tar, is compressed, damaged or truncated, or cannot be read.

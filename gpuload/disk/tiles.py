@@ -10,8 +10,10 @@ from gpuload.types import I32, I64, HeightWidth
 class Grid(NamedTuple):
     """Windows of one size that cover an image, numbered row by row, from the upper left corner.
 
-    size: (height, width) in pixels. overlap: pixels that neighbours share. Where the size of the image leaves a rest,
-    the last windows move back to the edge; of an image that is smaller than a window, this is the whole side.
+    Attributes:
+        size: (height, width) in pixels.
+        overlap: Pixels that neighbours share. Where the size of the image leaves a rest, the last windows move back to
+            the edge; an image that is smaller than a window has one window of its own size.
     """
 
     size: HeightWidth
@@ -22,12 +24,21 @@ class Grid(NamedTuple):
         return np.array(self.size) - self.overlap
 
     def counts(self, images: I64) -> I64:
-        """int64 (N, 2): rows and columns of windows. images: int64 (N, 2), their heights and widths."""
+        """Rows and columns of windows, int64 (N, 2).
+
+        Args:
+            images: int64 (N, 2), heights and widths of images in pixels.
+        """
         counts: I64 = 1 - np.minimum(self.size - images, 0) // self._steps
         return counts
 
     def corners(self, numbers: I64 | I32, images: I64) -> I64:
-        """int64 (N, 2): top and left of a window of each of N images. numbers: (N,), of the windows."""
+        """The place (top, left) in pixels of a window of each of N images, int64 (N, 2).
+
+        Args:
+            numbers: (N,), which window of each image.
+            images: int64 (N, 2), their heights and widths in pixels.
+        """
         places = np.stack(np.divmod(numbers, self.counts(images)[:, 1]), axis=1)
         corners: I64 = np.minimum(
             places * self._steps, np.maximum(images - self.size, 0)
@@ -36,15 +47,22 @@ class Grid(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """Which windows of their images the samples of a data set are. numbers: int32 (len,), in the grid of each."""
+    """Which windows of their images the samples of a data set are.
+
+    Attributes:
+        grid: The windows of each image.
+        numbers: int32 (len,), which window of its image each sample is.
+    """
 
     grid: Grid
     numbers: I32
 
     def within(self, samples: I64, images: I64) -> tuple[I64, I64, I64]:
-        """The number, the corner (top, left) and the size (height, width) of samples: int64 (N,), (N, 2), (N, 2).
+        """The number, the corner (top, left) and the size (height, width) of windows: int64 (N,), (N, 2), (N, 2).
 
-        images: int64 (N, 2), the heights and widths of their images.
+        Args:
+            samples: int64 (N,), numbers of the tiles in the data set.
+            images: int64 (N, 2), the heights and widths of their images in pixels.
         """
         numbers = self.numbers[samples].astype(np.int64)
         return (

@@ -39,11 +39,14 @@ _LUMA_SAMPLING = frozenset({0x11, 0x21, 0x22, 0x12, 0x41, 0x42})
 class JpegHeader(NamedTuple):
     """What the segments before the entropy-coded data say.
 
-    width, height: in pixels, as stored.
-    oddity: "" if the file is plain, else a short name of the reason why it is not.
-    orientation: the EXIF orientation, 1 to 8; 1 without one; 0 if decoders may disagree on it.
-    xmp_orientation: whether XMP mentions an orientation too, which Pillow applies and DALI does not.
-    gray: whether the image has a single component. progressive: whether it is coded in several scans.
+    Attributes:
+        width: In pixels, as stored.
+        height: In pixels, as stored.
+        oddity: "" if the file is plain, else a short name of the reason why it is not.
+        orientation: The EXIF orientation, 1 to 8; 1 without one; 0 if decoders may disagree on it.
+        xmp_orientation: Whether XMP mentions an orientation too, which Pillow applies and DALI does not.
+        gray: Whether the image has a single component.
+        progressive: Whether it is coded in several scans.
     """
 
     width: int
@@ -61,10 +64,13 @@ class JpegHeader(NamedTuple):
 
 
 def read_header(data: bytes) -> JpegHeader:
-    """Reads the segments up to the first scan; `data` must start with `START`.
+    """Reads the segments up to the first scan.
 
     A file is plain if it is baseline or progressive, has 8 bits, is gray or YCbCr with a common sampling, and has no
     byte out of place.
+
+    Args:
+        data: Begins with `START`, and holds at least these segments.
     """
     segments = _Segments(data)
     begin = len(START)
@@ -197,5 +203,10 @@ def _frame_oddity(marker: int, frame: bytes) -> str:
 
 
 def upright_size(size: tuple[int, int], exif: Any) -> tuple[int, int]:
-    """Width and height of an upright image. size: as it is stored. exif: its tags."""
+    """The width and height of an image after its Exif orientation.
+
+    Args:
+        size: (width, height) as stored.
+        exif: Pillow's tags, or a dict of tags.
+    """
     return size[::-1] if exif.get(ORIENTATION, 1) in (5, 6, 7, 8) else size

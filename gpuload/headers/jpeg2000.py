@@ -9,8 +9,14 @@ _REVERSIBLE = 1
 
 
 class Jpeg2000Header(NamedTuple):
-    """bits: of a value, the largest of all components. signed: whether one may be negative. lossless: whether the
-    transform could be reversed exactly."""
+    """The size segment of an image.
+
+    Attributes:
+        components: Channels.
+        bits: Of a value, the largest of all components.
+        signed: Whether any component may be negative.
+        lossless: Whether the transform could be reversed exactly.
+    """
 
     components: int
     bits: int

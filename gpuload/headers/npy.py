@@ -22,7 +22,14 @@ _MOST_DIMENSIONS = 32  # NumPy 1's limit
 
 
 class NpyHeader(NamedTuple):
-    """shape, in_fortran_order, dtype: of the array. size: bytes before the first element."""
+    """What precedes the elements of an array.
+
+    Attributes:
+        shape: Of the array.
+        in_fortran_order: Whether the first index changes fastest.
+        dtype: Of the array.
+        size: Bytes before the first element.
+    """
 
     shape: tuple[int, ...]
     in_fortran_order: bool
@@ -31,7 +38,10 @@ class NpyHeader(NamedTuple):
 
 
 def read_header(data: bytes) -> NpyHeader:
-    """The header at the beginning of `data`.
+    """Reads what precedes the elements of an array.
+
+    Args:
+        data: Content of a `.npy` file, or its beginning.
 
     Raises:
         ValueError: it is damaged, or describes what no file can hold: Python objects, or a negative size.
@@ -62,7 +72,10 @@ def read_header(data: bytes) -> NpyHeader:
 
 
 def read_array(data: bytes) -> Array:
-    """The array, which cannot be written to: its elements are those in `data`.
+    """The array in a file, which cannot be written to: its elements are the file's bytes.
+
+    Args:
+        data: Content of a `.npy` file.
 
     Raises:
         ValueError: as `read_header`, or the array is not as large as the file.

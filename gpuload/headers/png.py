@@ -23,11 +23,15 @@ _TEXTS = frozenset({b"tEXt", b"zTXt", b"iTXt"})
 
 
 class PngHeader(NamedTuple):
-    """Width and height in pixels.
+    """What the chunks of a PNG say.
 
-    depth, color: bits of a sample, and colour type: 0 gray, 2 RGB, 3 palette, 4 and 6 with alpha. alike: whether all
-    decoders decode it alike at this depth and colour: it is not interlaced, has a single frame, and nothing rotates it
-    or makes a colour transparent.
+    Attributes:
+        width: In pixels.
+        height: In pixels.
+        depth: Bits of a sample.
+        color: Colour type: 0 gray, 2 RGB, 3 palette, 4 and 6 with alpha.
+        alike: Whether all decoders decode it alike at this depth and colour: it is not interlaced, has a single frame,
+            and nothing rotates it or makes a colour transparent.
     """
 
     width: int
@@ -47,7 +51,11 @@ class PngHeader(NamedTuple):
 
 
 def read_header(data: bytes) -> PngHeader:
-    """Reads all chunks without decompressing their pixels; `data` must start with `START`."""
+    """Reads all chunks without decompressing their pixels.
+
+    Args:
+        data: Content of the file, which begins with `START`.
+    """
     width = int.from_bytes(data[16:20], "big")
     height = int.from_bytes(data[20:24], "big")
     header = PngHeader(width, height, *data[24:26])
@@ -97,13 +105,15 @@ _COLORS = {
 
 
 def find_fault(data: memoryview, size: HeightWidth | None = None) -> str | None:
-    """What is wrong with a PNG that begins with `START`; None if nothing is, and it is of this size.
-
-    size: None for any; then chunks that no pixel depends on may have wrong checksums, as libpng allows, and text may
-        rotate the image.
+    """What is wrong with a PNG; None if nothing is, and it has the size that is asked for.
 
     Every checksum is computed, which takes 0.1 ms for 100 kB, a fiftieth of the time to decode it. What follows the
     last chunk is not looked at.
+
+    Args:
+        data: Content of the file, which begins with `START`.
+        size: (height, width) in pixels; then chunks that no pixel depends on may have wrong checksums, as libpng
+            allows, and text may rotate the image. None: any.
     """
     has_pixels = False
     for kind, begin, end in chunks(data):

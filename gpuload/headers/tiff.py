@@ -78,14 +78,24 @@ _MOST_ENTRIES = 2_000_000  # of all directories: those of a hostile file may ove
 
 @dataclass(frozen=True)
 class TiffPage:
-    """A page.
+    """The tags of one page, by TIFF 6.0.
 
     Attributes:
-        number: in the chain of pages; None for one below another page, which Pillow cannot reach.
-        bits: of a sample, the largest.
-        form: how a sample is to be understood, as `UNSIGNED`.
-        extra: what each sample beyond the colours is: 0 not said, 1 alpha by which the colours are multiplied, 2 alpha.
-        big_endian: whether the first byte of a number is the highest.
+        number: Its place in the chain of pages; None for one below another page, which Pillow cannot reach.
+        width: In pixels.
+        height: In pixels.
+        bits: Of a sample, the largest.
+        samples: Values of a pixel, of colours and others.
+        form: How a sample is to be understood, as `UNSIGNED`.
+        photometric: How values become colours: PhotometricInterpretation.
+        compression: Of the values: Compression.
+        planar: Whether each channel is stored apart.
+        extra: What each sample beyond the colours is: 0 not said, 1 alpha by which the colours are multiplied, 2 alpha.
+        reduced: Whether it is a smaller copy of another page.
+        is_mask: Whether it is the mask of another page.
+        make: The maker of the camera; "" without.
+        dng: Whether it has the tags of Adobe's raw format.
+        big_endian: Whether the first byte of a number is the highest.
     """
 
     number: int | None

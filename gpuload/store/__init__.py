@@ -15,15 +15,20 @@ from gpuload.machine.untrusted import open_regular
 class Lease:
     """A local file with the bytes of a shard, which stays in place while this object or its `holder` exists.
 
-    holder: the open file, where other processes may delete or replace it. A mapping of the file does without: batches
-    that are still viewed keep no shard from being evicted, and no descriptor open.
+    Attributes:
+        path: Of the file.
+        holder: The open file, where other processes may delete or replace it. A mapping of the file does without:
+            batches that are still viewed keep no shard from being evicted, and no descriptor open.
     """
 
     path: Path
     holder: Any = None
 
     def open(self, buffering: int = -1) -> BinaryIO:
-        """Opens the very file that the store has found and checked, even if its path is gone. buffering: as of `open`.
+        """Opens the very file that the store has found and checked, even if its path is gone.
+
+        Args:
+            buffering: As of `open`.
 
         Raises:
             OSError: it cannot be opened.
@@ -48,9 +53,11 @@ class Store:
         """Cancels a blocked `open`, in whichever thread; further calls raise until `begin`."""
 
     def plan(self, numbers: Iterable[int], now: int = 0) -> None:
-        """Replaces the plan: the shards that will be needed from now on, in this order.
+        """Replaces the plan of the shards that will be needed from now on.
 
-        now: how many of them, each counted once, are opened next.
+        Args:
+            numbers: Of the shards, in this order.
+            now: How many of them, each counted once, are opened next.
         """
 
     def ready(self, number: int) -> bool:
@@ -70,7 +77,11 @@ class Store:
 
 
 class FolderStore(Store):
-    """The shards of a local folder, by their paths: nothing waits."""
+    """The shards of a local folder: nothing waits.
+
+    Args:
+        paths: Of the shards, by their numbers.
+    """
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths

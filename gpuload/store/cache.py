@@ -77,10 +77,15 @@ class WantedShard(NamedTuple):
 
 
 class Cache:
-    """The folder, and how large it may become.
+    """The folder of downloaded shards, which all processes of a machine share.
 
-    folder: None is `default_folder()`. limit: bytes, of all that lies in it; None: what is there already, and nine
-    tenths of what is free on the disk now. given: the limit that was asked for.
+    Args:
+        folder: None is `default_folder()`.
+        limit: Largest size in bytes of all that lies in it; None: what is there already, and nine tenths of what is
+            free on the disk now.
+
+    Attributes:
+        given: The limit that was asked for.
 
     Raises:
         ArgumentError: the folder cannot be created or written.
@@ -134,9 +139,12 @@ class Cache:
         return shutil.disk_usage(self._room).free
 
     def require(self, needed: int, what: str, can_shrink: bool) -> None:
-        """Checks that shards of this many bytes, all in use at once, fit here.
+        """Checks that some shards, all in use at once, fit here.
 
-        what: they are, for the message. can_shrink: whether a smaller window would need less.
+        Args:
+            needed: Their size in bytes.
+            what: What they are, for the message.
+            can_shrink: Whether a smaller window would need less.
 
         Raises:
             ArgumentError: they do not fit.
@@ -227,10 +235,13 @@ class Cache:
     def make_room(
         self, part: "CachePart", size: int, order: Callable[[str], float]
     ) -> bool:
-        """Allocates `size` bytes on the disk for a part, evicting shards if necessary; returns whether it succeeded.
+        """Allocates space on the disk for a part, evicting shards if necessary; returns whether it succeeded.
 
-        order: when a shard, by its name, is needed, relative to the part: the furthest one is evicted first,
-            and none that is needed before the part (0 or less). Shards that are in use, or not ours, stay.
+        Args:
+            part: The shard that is to be written.
+            size: In bytes.
+            order: When a shard, by its name, is needed, relative to the part: the furthest one is evicted first, and
+                none that is needed before the part (0 or less). Shards that are in use, or not ours, stay.
 
         Raises:
             RemoteError: the disk cannot be written, or a process that makes room does not end.
@@ -322,9 +333,14 @@ class Cache:
 
 
 class CachePart:
-    """A shard on its way into the cache, under a name of its own. number: of the descriptor it is written to.
+    """A shard on its way into the cache, under a name of its own.
 
-    final: the path that it gets once it is whole.
+    Args:
+        final: The path that it gets once it is whole.
+        create: Whether the file may be created.
+
+    Attributes:
+        number: Descriptor of the file that the shard is written to.
 
     Raises:
         OSError: it cannot be opened. FormatError: what has its name is no file of this user.

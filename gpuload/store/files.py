@@ -120,7 +120,12 @@ def why_not_own(folder: Path) -> str:
 
 @contextmanager
 def locked(path: Path, give_up_s: float, failure: Exception) -> Iterator[None]:
-    """Holds a lock file, which is created if necessary; raises `failure` if another process holds it for too long.
+    """Holds a lock file, which is created if necessary.
+
+    Args:
+        path: Of the lock file.
+        give_up_s: Seconds to wait for another process that holds it.
+        failure: What is raised after that.
 
     Raises:
         OSError: it cannot be opened. FormatError: it is no file of this user.
@@ -139,7 +144,10 @@ def locked(path: Path, give_up_s: float, failure: Exception) -> Iterator[None]:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """A path to write a new file to, which is renamed to `path` when the block ends; a failure leaves nothing behind.
+    """Gives a path to write a new file to, which is renamed when the block ends; a failure leaves nothing behind.
+
+    Args:
+        path: The name that it gets.
 
     Raises:
         OSError: it cannot be renamed.
@@ -161,7 +169,12 @@ def temporaries(folder: Path, names: Collection[str]) -> list[Path]:
 
 
 def write_atomically(path: Path, data: bytes | memoryview, sync: bool = True) -> None:
-    """Writes a file that appears under its name only once it is complete and, with `sync`, on disk.
+    """Writes a file that appears under its name only once it is complete.
+
+    Args:
+        path: Of the file.
+        data: Its content.
+        sync: Whether it is on disk, too, before it gets its name.
 
     Raises:
         OSError: it cannot be written.

@@ -26,7 +26,13 @@ _TOKEN = "For a private or gated one, set HF_TOKEN, or run `hf auth login`, and 
 
 
 class Place(NamedTuple):
-    """repo: OWNER/NAME. revision: a branch, tag or commit; None for the main branch. path: in the repository."""
+    """A folder or file in a repository of the Hugging Face Hub.
+
+    Attributes:
+        repo: As OWNER/NAME.
+        revision: A branch, tag or commit; None for the main branch.
+        path: Within the repository.
+    """
 
     repo: str
     revision: str | None

@@ -178,7 +178,11 @@ class Waiter:
             waiting.cancel()
 
     def wait(self, coroutine: Coroutine[Any, Any, T], what: str) -> T:
-        """The coroutine's result, of the process's event loop; what: the download, for the message.
+        """Waits for a coroutine in the process's event loop, and returns its result.
+
+        Args:
+            coroutine: What to wait for.
+            what: What is downloaded, for the message.
 
         Raises:
             RemoteError: it was cancelled by `interrupt`. Whatever the coroutine raises.
@@ -206,8 +210,12 @@ _DRAWS = random.SystemRandom()
 class Patience:
     """How long a request is tried, in seconds.
 
-    silent_s: without a byte, until a request has failed. request_s: for a whole request, of a few MB. give_up_s: from
-        the first attempt on, no further one is made. first_wait_s, longest_wait_s: between two attempts; they double.
+    Attributes:
+        silent_s: How long no byte may come until a request has failed.
+        request_s: How long a whole request of a few MB may take.
+        give_up_s: How long after the first attempt further ones are made.
+        first_wait_s: Between the first two attempts; each further wait is twice as long.
+        longest_wait_s: Between any two attempts.
     """
 
     silent_s: float = 20
@@ -220,8 +228,12 @@ class Patience:
 class Problem(NamedTuple):
     """Why an attempt failed.
 
-    final: no further attempt will change it. kind: of the error. limit_s: seconds after the first attempt in which
-    others are made.
+    Attributes:
+        fault: What is wrong, for the message.
+        advice: What to do about it, for the message.
+        final: Whether no further attempt can change it.
+        kind: The class of the error to raise.
+        limit_s: Seconds after the first attempt in which others are made, where they are fewer than the patience's.
     """
 
     fault: str
@@ -238,10 +250,14 @@ async def persist(
     patience: Patience,
     give_up_s: float | None = None,
 ) -> T:
-    """The result of `once`, from the first attempt that succeeds.
+    """The result of the first attempt that succeeds.
 
-    where: subject of the message. explain: describes an error, or raises another one. give_up_s: in place of the
-    patience's.
+    Args:
+        where: Subject of the message.
+        once: Starts an attempt.
+        explain: Describes the error of an attempt, or raises another one, which ends all attempts.
+        patience: How long and how often to try.
+        give_up_s: In place of the patience's, in seconds.
 
     Raises:
         RemoteError: no attempt succeeded.

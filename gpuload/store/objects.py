@@ -34,7 +34,13 @@ _MAGIC = re.compile(r"[*[]")  # a question mark begins a query
 
 
 class Range(NamedTuple):
-    """Bytes of an object. size: of the object. tag: its ETag, where the server tells one that identifies the bytes."""
+    """Bytes of an object.
+
+    Attributes:
+        data: The bytes.
+        size: Of the whole object, in bytes.
+        tag: Its ETag, where the server tells one that identifies the bytes.
+    """
 
     data: Any
     size: int
@@ -86,9 +92,14 @@ class Objects:
         tag: str | None = None,
         give_up_s: float | None = None,
     ) -> Range:
-        """Bytes start..stop-1 of an object, or fewer where it ends.
+        """Reads a part of an object.
 
-        tag: the ETag that it must have. give_up_s: in place of the usual.
+        Args:
+            name: Of the object below the URL.
+            start: First byte.
+            stop: Byte after the last; fewer are returned where the object ends before it.
+            tag: The ETag that it must have; None: any.
+            give_up_s: In place of the usual, in seconds.
 
         Raises:
             RemoteError: it cannot be read. NoSuchObjectError, Replaced, NoRanges.
@@ -117,7 +128,10 @@ class Objects:
     ) -> Range:
         """Reads a whole object into memory.
 
-        give_up_s: as for `read`. check: called with the bytes received so far.
+        Args:
+            name: Of the object below the URL.
+            give_up_s: As of `read`.
+            check: Called with the bytes received so far; what it raises ends the download.
 
         Raises:
             RemoteError: it cannot be read, or has more than 1 GiB. NoSuchObjectError. What `check` raises.
@@ -150,8 +164,12 @@ class Objects:
         """Reads a whole object in ranges: a slow network has its time for each, and loses one at most. From a server
         that gives none, it is streamed, and streamed again where that fails.
 
-        begin: called with the size, before the first piece of each attempt. take: called with each piece and its
-        position, in ascending order unless several ranges are read at a time. give_up_s: as for `read`.
+        Args:
+            name: Of the object below the URL.
+            begin: Called with the size, before the first piece of each attempt.
+            take: Called with each piece and its position, in ascending order unless several ranges are read at a time.
+            at_a_time: Ranges that are read at the same time.
+            give_up_s: As of `read`.
 
         Raises:
             RemoteError, NoSuchObjectError, Replaced: as `read`. What `begin` and `take` raise.
@@ -530,7 +548,10 @@ class Bucket(Objects):
         """Uploads a file in parts, and verifies the object: by its ETag, where that is the MD5 of what was sent, else
         by reading it back.
 
-        replaces: whether an object of this name that another run wrote is replaced.
+        Args:
+            name: Of the object below the URL.
+            path: Of the file.
+            replaces: Whether an object of this name that another run wrote may be replaced.
 
         Raises:
             OutputError: there is one, or what arrives is damaged. RemoteError: it cannot be written.

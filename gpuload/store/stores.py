@@ -43,11 +43,15 @@ _compared: dict[str, tuple[int, ...]] = {}
 class CachedStore(Waiter, Store):
     """One set's shards for one reader, in the cache.
 
-    trusts: uses shards found in the cache as they are. Otherwise each is hashed before its first use in this process,
-    and downloaded again if it is damaged.
-
     Everything planned is downloaded as far as the cache has room without evicting what is needed earlier. The other
     processes of the node follow the same plan: whichever gets to a shard first downloads it.
+
+    Args:
+        url: Of the set.
+        cache: Where its shards are downloaded to.
+        shards: As the manifest lists them.
+        trusts: Whether shards found in the cache are used as they are. Otherwise each is hashed before its first use in
+            this process, and downloaded again if it is damaged.
     """
 
     def __init__(

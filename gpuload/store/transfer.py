@@ -46,10 +46,16 @@ async def download(
     sha256: str | None = None,
     arrived: Callable[[], None] = lambda: None,
 ) -> None:
-    """Writes an object into the file at `handle`.
+    """Writes an object into an open file.
 
-    size, sha256: those that it must have. most: bytes that it may have. arrived: called when all of it is here; it is
-    checked then.
+    Args:
+        objects: The service.
+        name: Of the object below its URL.
+        handle: Descriptor of the file.
+        size: That it must have, in bytes; None: any.
+        most: That it may have, in bytes; None: any.
+        sha256: That it must have; None: any.
+        arrived: Called when all of it is here; it is checked then.
 
     Raises:
         RemoteError: it cannot be read, or is too long. ShardError: it has another size or SHA-256, also when it is

@@ -85,7 +85,13 @@ def root_of(urls: Sequence[URL]) -> URL | None:
 
 
 def refuse_urls(name: str, path: Any, instead: str) -> None:
-    """Raises ArgumentError for a URL. name: of the argument. instead: what to do."""
+    """Raises ArgumentError for a URL.
+
+    Args:
+        name: Of the argument, for the message.
+        path: What the user gave.
+        instead: What to do instead, for the message.
+    """
     if scheme_of(path) is not None:
         raise ArgumentError(
             f"{name} {without_secrets(path)}: is a URL, expected a path. {instead}"
