@@ -30,10 +30,14 @@ def option(
     rule: Rule[Any] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Metadata of a field.
+    """Metadata of a dataclass field that is an option of a command.
 
-    text: the help. names: such as "-o"; by default the field's name. rule: checks the given value. more: arguments of
-    `add_argument`; the type is by default the default's.
+    Args:
+        text: The help.
+        metavar: What the help calls the value; None: by its type.
+        rule: Checks the given value.
+        *names: Such as "-o"; by default the field's name.
+        **more: Arguments of `add_argument`; the type is by default the default's.
     """
     return {
         "rule": rule,
@@ -53,7 +57,11 @@ def place(*args: Any, **more: Any) -> Any:
 
 
 def group(texts: Mapping[str, Any]) -> Any:
-    """A field for a dataclass, whose fields are options if `texts` describes them."""
+    """A field for a dataclass whose own fields are options.
+
+    Args:
+        texts: Help, or metadata as of `option`, by the name of the field; those without one are no options.
+    """
     return field(kw_only=True, metadata={"texts": texts})
 
 

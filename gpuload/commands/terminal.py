@@ -49,7 +49,14 @@ def say_table(
     title: str = "",
     left: int = 1,
 ) -> None:
-    """Prints a table without lines; on a terminal long cells are folded. left: columns that are not aligned right."""
+    """Prints a table without lines; on a terminal long cells are folded.
+
+    Args:
+        rows: Texts of the cells.
+        heads: Of the columns; () without.
+        title: Above the table; "" without.
+        left: Number of the first columns, which are aligned left; the others are aligned right.
+    """
     from rich.console import Console  # 60 ms
     from rich.table import Table
     from rich.text import Text
@@ -120,8 +127,11 @@ def _line(text: str) -> str:
 class OutputFile:
     """A file to write.
 
-    option: of the command, that names it. mark: stands in the first 4 KiB of each file of this kind. Where the path
-    leads to anything else but an empty file, that is kept.
+    Attributes:
+        path: As the user gave it.
+        option: Of the command, that names the file, for messages.
+        mark: Stands in the first 4 KiB of each file of this kind. Where the path leads to anything else but an empty
+            file, that is kept.
 
     Raises:
         OutputError: it cannot be written, or is not of this kind. It says so before the work, not after it.

@@ -46,7 +46,13 @@ Setting = dict[str, Any]
 
 @dataclass
 class Measured:
-    """Arguments of DaliIterator, and the images/s of each of their turns. failed: why there are no more of them."""
+    """How fast a loader with some arguments is.
+
+    Attributes:
+        setting: Arguments of `DaliIterator`.
+        turns: The images/s of each turn.
+        failed: Why there are no more turns; None where all succeeded.
+    """
 
     setting: Setting
     turns: list[float] = field(default_factory=list)

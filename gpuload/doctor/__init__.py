@@ -22,7 +22,12 @@ Answer = Told | None
 class Finding:
     """The result of one check.
 
-    name: of the check. said: the result. remedy: what to do about it. data: the numbers behind it, JSON.
+    Attributes:
+        name: Of the check.
+        grade: How bad it is.
+        said: What was found.
+        remedy: What to do about it.
+        data: The numbers behind it, JSON.
     """
 
     name: str

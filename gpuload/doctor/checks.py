@@ -35,7 +35,11 @@ _PROGRAM = (
 
 
 def examine(folder: Path | URL | None, seconds: float) -> Iterator[Finding]:
-    """Yields each finding as soon as it is known. seconds: to measure each decoder for.
+    """Yields each finding as soon as it is known.
+
+    Args:
+        folder: A packed set to look at, too; None without.
+        seconds: How long each decoder is measured.
 
     Raises:
         FormatError, RemoteError, ArgumentError: as of `Dataset`.
@@ -101,7 +105,14 @@ def _try_without_set(device: str, decoder: str) -> Told:
 
 
 def try_decoder(folder: Path | URL, device: str, decoder: str, seconds: float) -> Told:
-    """How many images/s a decoder makes on a device: random crops of 224, normalised."""
+    """How many images/s a decoder makes: random crops of 224, normalised.
+
+    Args:
+        folder: A packed set.
+        device: "cpu" or "cuda".
+        decoder: As of `DaliIterator`.
+        seconds: How long it is measured.
+    """
     where = str(folder.absolute() if isinstance(folder, Path) else folder)
     command = [
         sys.executable,

@@ -19,7 +19,13 @@ from gpuload.machine.limits import affinity, count_cores, cpu_quota
 
 
 class Driver(NamedTuple):
-    """NVIDIA's driver. cuda: the newest CUDA that it runs, as (13, 0). error: why it cannot be used. gpus: names."""
+    """NVIDIA's driver.
+
+    Attributes:
+        cuda: The newest CUDA that it runs, as (13, 0).
+        error: Why it cannot be used; None where it can.
+        gpus: Their names.
+    """
 
     cuda: tuple[int, int]
     error: str | None

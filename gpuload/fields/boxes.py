@@ -112,8 +112,10 @@ class Boxes(FieldSpec):
 class PaddedBoxes(NamedTuple):
     """The boxes of N images; M is the largest number of boxes in an image.
 
-    boxes: float32 (N, M, 4), padded with 0. labels: int64 (N, M), their class numbers, padded with -1.
-    counts: int64 (N,), the number of boxes in each image.
+    Attributes:
+        boxes: float32 (N, M, 4), padded with 0.
+        labels: int64 (N, M), their class numbers, padded with -1.
+        counts: int64 (N,), the number of boxes in each image.
     """
 
     boxes: Any
@@ -124,8 +126,13 @@ class PaddedBoxes(NamedTuple):
 class Instances(NamedTuple):
     """The T boxes of N samples.
 
-    boxes: float64 (T, 4). labels: int64 (T,), their classes. areas: float64 (T,). crowds: int64 (T,), 1 for those of
-    crowds. numbers: int64 (T,), of each among all that are stored. images: int64 (T,), the row of its sample.
+    Attributes:
+        boxes: float64 (T, 4), x0, y0, x1, y1 in pixels.
+        labels: int64 (T,), their classes.
+        areas: float64 (T,), in square pixels.
+        crowds: int64 (T,), 1 for those of crowds.
+        numbers: int64 (T,), the number of each among all that are stored.
+        images: int64 (T,), the row of its sample.
     """
 
     boxes: F64
@@ -449,12 +456,14 @@ def _read_boxes(value: Sequence[Any]) -> F32:
 def move_boxes(boxes: F64, images: I64, motion: Motion) -> tuple[F64, F64]:
     """Moves a batch's boxes to its output images and clips them.
 
-    boxes: float64 (T, 4) x0, y0, x1, y1 in pixels of the stored images. images: int64 (T,), the row in the batch of
-    each box's image.
-
     Returns the boxes, float64 (T, 4) in pixels of the output images, and the visible fraction of each box's area,
     float64 (T,), which is 0 for an empty box. A rotated box becomes the smallest upright box around it, as in
     torchvision and Albumentations; its fraction is that of the crop times that of the upright box.
+
+    Args:
+        boxes: float64 (T, 4) x0, y0, x1, y1 in pixels of the stored images.
+        images: int64 (T,), the row in the batch of each box's image.
+        motion: How the view moves what is in its images.
     """
     clipped = np.clip(boxes.reshape(-1, 2, 2), *motion.edges(images))
     visible = _fraction(areas_of(clipped), areas_of(boxes))

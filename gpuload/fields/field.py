@@ -44,17 +44,20 @@ CLASS_NAMES = optional(
 class Field:
     """A field that every sample of a data set has.
 
-    kind: name of its `Kind`, such as "class" or "boxes" (see `gpuload.fields.registry`).
-    member: extension of the tar member that holds it; alternatives are joined by ";" as in "jpg;jpeg;png".
-    classes: names by number: of the classes of "labels" and "boxes", of the points of "keypoints". The class names of a
-        "class" field are in the manifest instead.
-    size: how many values a sample has: of a "target" the numbers (0 is a single number without a dimension), of
-        "keypoints" the points of an instance, of an "image" or "raw" the channels (0 is RGB).
-    category_ids: the source's number of each class, where the set was packed from COCO's JSON or by --classes; -1 for
-        a class that the source lacks.
-    instances_of: of "keypoints", the field of boxes whose instances these are, in the same order.
-    counts: of "pictures", how many a sample has: the least and the most.
-    dtype: of an "array", and of the pixels of an "image" or "raw" that is not RGB, in NumPy's notation, such as "<i8".
+    Attributes:
+        name: In the data set, such as "label".
+        kind: Name of its `Kind`, such as "class" or "boxes" (see `gpuload.fields.registry`).
+        member: Extension of the tar member that holds it; alternatives are joined by ";" as in "jpg;jpeg;png".
+        classes: Names by number: of the classes of "labels" and "boxes", of the points of "keypoints". The class names
+            of a "class" field are in the manifest instead.
+        size: How many values a sample has: of a "target" the numbers (0 is a single number without a dimension), of
+            "keypoints" the points of an instance, of an "image" or "raw" the channels (0 is RGB).
+        dtype: Type of an "array", and of the pixels of an "image" or "raw" that is not RGB, in NumPy's notation, such
+            as "<i8".
+        category_ids: The source's number of each class, where the set was packed from COCO's JSON or by --classes; -1
+            for a class that the source lacks.
+        instances_of: The field of boxes whose instances "keypoints" are, in the same order.
+        counts: How many "pictures" a sample has: the least and the most.
     """
 
     name: Annotated[str, STORED_TEXT]

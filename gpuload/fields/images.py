@@ -54,7 +54,12 @@ POINTS = "image_points"
 
 
 class Pixels(NamedTuple):
-    """Pixels of `channels` values each, of dtype "uint8", "uint16" or "float32"."""
+    """What a set stores of each pixel.
+
+    Attributes:
+        channels: Values of a pixel.
+        dtype: Of each: "uint8", "uint16" or "float32".
+    """
 
     channels: int = 3
     dtype: str = "uint8"
@@ -108,7 +113,10 @@ class Pixels(NamedTuple):
 
     @classmethod
     def of_mode(cls, mode: str) -> "Pixels":
-        """The inverse of `mode`.
+        """The pixels of a mode: the inverse of `mode`.
+
+        Args:
+            mode: As of `Encoding.mode`, such as "RGB" or "uint16x4".
 
         Raises:
             ValueError: there is no such mode.
@@ -275,7 +283,12 @@ _SIDEWAYS = (5, 6, 7, 8)  # Exif orientations by which width and height change p
 
 
 class MaskRules(NamedTuple):
-    """How masks are read. reading, turn: as `Encoding.masks` and `turn_masks`."""
+    """How masks are read.
+
+    Attributes:
+        reading: As of `Encoding.masks`.
+        turn: As of `Encoding.turn_masks`.
+    """
 
     reading: Reading = "ask"
     turn: Literal["auto", "yes", "no"] = "auto"

@@ -268,7 +268,12 @@ def _outlines(
 
 
 def check_outline(outline: Outline, image: HeightWidth | None = None) -> None:
-    """Raises ValueError or TypeError for what is no outline. image: the size that run lengths must have, if known."""
+    """Raises ValueError or TypeError for what is no outline.
+
+    Args:
+        outline: What was given.
+        image: (height, width) that run lengths must have; None: unknown.
+    """
     if not isinstance(outline, dict):
         for polygon in outline:
             if (
@@ -364,12 +369,17 @@ def place_outline(outline: Outline, placement: Placement) -> Outline:
 
 
 def draw_masks(outlines: Sequence[Outline], row: int, motion: Motion, part: I64) -> U8:
-    """uint8 (n, height, width) of an image of a batch: 1 where an instance is, at the places that the view shows.
-
-    outlines: in pixels of the stored image, checked. part: of the output, see `Crops.covered`.
+    """The masks of the instances of one image, uint8 (n, height, width): 1 where an instance is, at the places that the
+    view shows.
 
     Polygons are moved, then drawn: of the moved points, the pixels are those that pycocotools draws. Run lengths are
     moved by the nearest pixel, as masks are. What was cropped off stays so, even if the affine map moves it back.
+
+    Args:
+        outlines: In pixels of the stored image, checked.
+        row: The number of the image in its batch.
+        motion: How the view moves what is in the images of the batch.
+        part: int64 (4,), the part of the output that the stored image covers, see `Crops.covered`.
 
     Raises:
         ValueError: they would take too much memory.

@@ -91,10 +91,11 @@ class Keypoints(FieldSpec):
 class PaddedKeypoints(NamedTuple):
     """The keypoints of N images; M is the largest number of instances in an image, K the points of an instance.
 
-    keypoints: float32 (N, M, K, 3), padded with 0: x, y and visibility: 0 not labelled or not in the image, 1 labelled
-        but hidden, 2 visible. Coordinates are measured from the upper left corner, as those of boxes: pixel 0 lies
-        between 0 and 1.
-    counts: int64 (N,), the number of instances in each image.
+    Attributes:
+        keypoints: float32 (N, M, K, 3), padded with 0: x, y and visibility: 0 not labelled or not in the image, 1
+            labelled but hidden, 2 visible. Coordinates are measured from the upper left corner, as those of boxes:
+            pixel 0 lies between 0 and 1.
+        counts: int64 (N,), the number of instances in each image.
     """
 
     keypoints: Any
@@ -188,7 +189,10 @@ class BoundKeypoints(MovingField):
 class InstancePoints:
     """The keypoints of the instances of boxes.
 
-    boxes, name: of the packed fields of the boxes and of the keypoints.
+    Args:
+        boxes: The packed field of the boxes.
+        name: Of the packed field of the keypoints.
+        datasets: Those of the loader.
 
     Raises:
         ArgumentError: a set has no such keypoints, or two sets have different points.

@@ -65,9 +65,12 @@ Parsed = tuple[Field, Columns]
 class StoredMember(NamedTuple):
     """A field's value as it is stored.
 
-    content: bytes of the tar member. header: the number of bytes before the first element of an array, else 0.
-    values: the values of the index columns in `Kind.columns`. scale: of a mask, as `formats.masks.ClassNumbers`.
-    extension: of the tar member, where it differs between samples, as of pictures; "" for the field's.
+    Attributes:
+        content: Bytes of the tar member.
+        header: The number of bytes before the first element of an array, else 0.
+        values: The values of the index columns in `Kind.columns`.
+        scale: Of a mask, as of `formats.masks.ClassNumbers`; else "".
+        extension: Of the tar member, where it differs between samples, as of pictures; "" for the field's.
     """
 
     content: bytes
@@ -80,7 +83,9 @@ class StoredMember(NamedTuple):
 class Origin(NamedTuple):
     """Where the values of a field come from, for messages; as a text it is the title.
 
-    title: of the source. names: of its samples, if they are files.
+    Attributes:
+        title: Of the source.
+        names: Of its samples, if they are files.
     """
 
     title: str
@@ -101,7 +106,12 @@ class Origin(NamedTuple):
 
 
 class BadRows(NamedTuple):
-    """Rows of an index, int64 (n,), with the same fault. found: what the index says of one of them."""
+    """Rows of an index with the same fault.
+
+    Attributes:
+        rows: int64 (n,), their numbers.
+        found: What the index says of one of them, for the message.
+    """
 
     rows: I64
     found: Callable[[int], str]
@@ -174,7 +184,12 @@ class Kind:
         return None
 
     def class_names(self, field: Field, set_classes: ClassNames) -> ClassNames:
-        """Names of the field's class numbers. set_classes: the class names of the data set."""
+        """Names of the field's class numbers.
+
+        Args:
+            field: A field of this kind.
+            set_classes: The class names of the data set; None where it has none.
+        """
         return set_classes if self.names_set_classes else field.classes
 
     def hub_feature(
@@ -183,8 +198,9 @@ class Kind:
         """The type of its tar member in Hugging Face's `datasets`, as dataset cards write it.
 
         Args:
-            classes: names of its class numbers, each once, or None.
-            dimensions: the numbers of dimensions that its arrays have, if it holds arrays.
+            field: A field of this kind.
+            classes: Names of its class numbers, each once, or None.
+            dimensions: The numbers of dimensions that its arrays have, if it holds arrays.
         """
         text_type = "json" if self.json_names else "string"
         features = []
@@ -252,11 +268,16 @@ class Kind:
     ) -> Parsed:
         """The field and its columns of a listing, from one value per sample.
 
-        where: the subject of all messages. classes: names by number, if the source knows them. detail: see `detail`.
-        Not of images, for which every listing has columns.
-
         For a kind that stays in the shard, the values are texts that tell its source where to find the actual values;
         one column with the field's name holds them.
+
+        Args:
+            where: The source, subject of all messages.
+            name: Of the field.
+            values: One for each sample.
+            classes: Names by number, if the source knows them.
+            detail: What the source says of all values, see the attribute `detail`. Not of images, for which every
+                listing has columns.
 
         Raises:
             SourceError: a value is not of this kind; the message names the sample.
@@ -278,8 +299,11 @@ class Kind:
     def store(self, field: Field, value: Any, placement: Placement) -> StoredMember:
         """A sample's value as it is stored, moved with its image.
 
-        value: for a kind that stays in the shard, the bytes or array that the source gave; else a dict of the listing's
-            columns.
+        Args:
+            field: A field of this kind.
+            value: For a kind that stays in the shard, the bytes or array that the source gave; else a dict of the
+                listing's columns.
+            placement: Where the image lies in the stored one.
 
         Raises:
             DecodeError: it cannot be stored; the message is the reason alone.
@@ -290,7 +314,13 @@ class Kind:
     def remarks(
         self, field: Field, value: Mapping[str, Any], placement: Placement
     ) -> Counter[str]:
-        """Notes for the user about a sample's value: counts by a sentence with "{}" for the sum over all samples."""
+        """Notes for the user about a sample's value: counts by a sentence with "{}" for the sum over all samples.
+
+        Args:
+            field: A field of this kind.
+            value: As of `store`, of a sample.
+            placement: Where the image lies in the stored one.
+        """
         return Counter()
 
     def estimate_bytes(self, field: Field, samples: pa.Table) -> I64:
@@ -340,7 +370,9 @@ class Kind:
     def guess(self, member: str, content: Callable[[], bytes]) -> Field | None:
         """The field of a tar member in shards packed by other tools; None if the member is not of this kind.
 
-        member: its extension. content: reads its data.
+        Args:
+            member: Extension of the tar member.
+            content: Reads its data.
         """
         return (
             Field(self.role or self.name, self.name, member)
@@ -358,10 +390,14 @@ class Kind:
     ) -> str:
         """The fault of a stored value, as a sentence about the field; "" if it is sound.
 
-        row: the sample's row of the index. content: of its tar member. header: where in it the value begins, according
-        to the index. image_size: decodes an image completely and returns its size; raises DecodeError.
-
         By default it is the first difference between index columns and member, in value or type.
+
+        Args:
+            field: A field of this kind.
+            row: The sample's row of the index.
+            content: The bytes of its tar member.
+            header: Where in it the value begins, according to the index.
+            image_size: Decodes an image completely and returns its size; raises DecodeError.
         """
         stored = self.load(field, content)
         for name, kind in self.columns(field).items():
@@ -376,7 +412,10 @@ class Kind:
     ) -> dict[str, Any]:
         """A stored value as numbers, text, NumPy arrays in pixels of the stored image, or a picture, by name.
 
-        row: the sample's row of the index. read: reads the member's data, without its header.
+        Args:
+            field: A field of this kind.
+            row: The sample's row of the index.
+            read: Reads the member's data, without its header.
 
         Raises:
             Exception: it is damaged; of many kinds, by Pillow. The message is the reason alone.
@@ -386,22 +425,38 @@ class Kind:
     def look_at_batch(
         self, field: Field, spec: Any, value: Any, row: int
     ) -> dict[str, Any]:
-        """The same of a sample in a batch, in pixels of its image; only of kinds that are drawn.
+        """What `look` gives of a sample, from a batch, in pixels of its image; only of kinds that are drawn.
 
-        spec: with which the field was requested. value: of the batch, for one view, as NumPy arrays.
+        Args:
+            field: A field of this kind.
+            spec: The spec by which the field was requested.
+            value: Its part of the batch, for one view, as NumPy arrays.
+            row: The number of the sample in the batch.
         """
         return {}
 
     def draw(
         self, field: Field, picture: Image.Image, found: Mapping[str, Any]
     ) -> Image.Image:
-        """The picture with the value drawn on it. found: what `look` gives. A picture may be drawn on in place."""
+        """The picture with the value drawn on it.
+
+        Args:
+            field: A field of this kind.
+            picture: RGB; it may be drawn on in place.
+            found: What `look` gives.
+        """
         return picture
 
     def texts(
         self, field: Field, found: Mapping[str, Any], classes: ClassNames
     ) -> dict[str, str]:
-        """What `look` gives, each in one line. classes: as `class_names` gives them."""
+        """What `look` gives, each in one line.
+
+        Args:
+            field: A field of this kind.
+            found: What `look` gives.
+            classes: As `class_names` gives them.
+        """
         texts = {
             name: _plain(found[name])
             for name in (field.name, *self.companions(field.name))
@@ -456,7 +511,12 @@ class Kind:
     def bind(
         self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]
     ) -> BoundField | PixelField:
-        """The bound field, which takes values from batches. spec: one of `specs`, or None for the default form.
+        """The bound field, which takes values from batches.
+
+        Args:
+            spec: One of `specs`, or None for the default form.
+            field: As it is packed in the first of the data sets.
+            datasets: Those of the loader, which all have the field.
 
         Raises:
             ArgumentError: the spec does not fit what was packed.
@@ -546,7 +606,11 @@ def read_cells(rows: Sequence[T], read: Callable[[T], Any]) -> list[Any]:
 
 
 def parse_list(cell: Any, separator: str | None = None) -> list[Any]:
-    """A list from a table's cell: a JSON list, or words between separators. separator: None for blanks.
+    """A list from a table's cell: a JSON list, or words between separators.
+
+    Args:
+        cell: Text of the table, or a list already.
+        separator: Between words; None for blanks.
 
     Raises:
         ValueError: the cell begins with "[" but is not a JSON list.
@@ -591,7 +655,14 @@ def read_each(
     read: Callable[[Any], T],
     expected: str,
 ) -> list[T]:
-    """The values of all samples, each read by a function that raises one of `FAULTS` if it is not as `expected`.
+    """The values of all samples, each read by a function.
+
+    Args:
+        where: The source, subject of all messages.
+        name: Of the field.
+        values: One for each sample.
+        read: Gives what is meant, or raises one of `FAULTS`.
+        expected: What messages say is expected.
 
     Raises:
         SourceError: a value is refused; the message names the sample.
@@ -617,9 +688,14 @@ def number_classes(
     classes: ClassNames,
     rows: Sequence[int] | None = None,
 ) -> tuple[I64, ClassNames]:
-    """int64 (N,): class numbers from numbers, or from names, which are numbered in sorted order; and the names.
+    """The class numbers int64 (N,) of numbers, or of names, which are numbered in sorted order; and the names.
 
-    rows: the sample of each value; None: there is one value for each sample.
+    Args:
+        where: The source, subject of all messages.
+        name: Of the field.
+        values: N numbers or names.
+        classes: Names by number, if the source knows them.
+        rows: The sample of each value; None: there is one value for each sample.
 
     Raises:
         SourceError: a number is negative or has no name in `classes`, a name is not in `classes`, or a class is neither

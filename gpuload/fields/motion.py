@@ -13,15 +13,20 @@ Fit = Literal["shortest", "longest", "center-crop", "stretch", "pad"]
 class Crops(NamedTuple):
     """The crop of each image of a batch of N, in pixels of the decoded image, (y, x).
 
-    start, shape: int32 (N, 2), the window to decode. It lies within the image, except that of a crop with a
-        `Geometry.fill`, which may extend beyond the image on all sides; what is outside is padding.
-    roi_start, roi_end: float32 (N, 2), relative to `start`: the region of the window that becomes the output. The
-        window is larger where the resize filter may use pixels beyond the region's edge.
-    mirror, mirror_y: int32 (N,), 1 where the output is flipped left to right, and top to bottom.
-    sizes: int64 (N, 2), the height and width of each output, where they differ; None where the batch has one size.
-    padded: whether outputs of their own sizes are padded to the largest, instead of in a list.
-
     The region of an image that is `placed` may extend beyond the image, although the window does not.
+
+    Attributes:
+        start: int32 (N, 2), the upper left corner of the window to decode. The window lies within the image, except
+            that of a crop with a `Geometry.fill`, which may extend beyond the image on all sides; what is outside is
+            padding.
+        shape: int32 (N, 2), the height and width of the window.
+        roi_start: float32 (N, 2), relative to `start`: where the region of the window begins that becomes the output.
+            The window is larger where the resize filter may use pixels beyond the region's edge.
+        roi_end: float32 (N, 2), relative to `start`: where that region ends.
+        mirror: int32 (N,), 1 where the output is flipped left to right.
+        mirror_y: int32 (N,), 1 where the output is flipped top to bottom.
+        sizes: int64 (N, 2), the height and width of each output, where they differ; None where the batch has one size.
+        padded: Whether outputs of their own sizes are padded to the largest, instead of in a list.
     """
 
     start: I32
@@ -45,7 +50,11 @@ class Crops(NamedTuple):
         return np.stack([self.mirror_y, self.mirror], axis=1) != 0
 
     def own_sizes(self, size: HeightWidth) -> I64:
-        """int64 (N, 2): the height and width of each output. size: of the batch."""
+        """The height and width of each output, int64 (N, 2).
+
+        Args:
+            size: (height, width) of the batch, where all are alike.
+        """
         return (
             np.broadcast_to(np.array(size), self.start.shape)
             if self.sizes is None
@@ -53,10 +62,12 @@ class Crops(NamedTuple):
         )
 
     def covered(self, size: HeightWidth, sources: I64) -> I64:
-        """int64 (N, 4): top, left, bottom and right of the part of each output image that its stored image covers, at
-        least a pixel; around it is padding.
+        """The part of each output image that its stored image covers, at least a pixel, int64 (N, 4): top, left, bottom
+        and right. Around it is padding.
 
-        size: (height, width) of the batch. sources: (N, 2), height and width of the stored images.
+        Args:
+            size: (height, width) of the batch.
+            sources: (N, 2), height and width of the stored images.
         """
         sides = self.own_sizes(size)
         first, last = self.edges
@@ -71,12 +82,15 @@ class Crops(NamedTuple):
 class Motion(NamedTuple):
     """How a view moves what is in the images of a batch of N.
 
-    size: (height, width) of the batch. affine: float64 (N, 2, 3), which maps (x, y, 1) in the cropped, resized and
-    flipped image to (x, y) in the final one; or (N, 3, 3) where a perspective is among them, whose last row gives what
-    the first two are divided by; or None if no transform moves pixels.
-
     Points move as float64 (T, P, 2), the x and y of P points of each of T things; `images`, int64 (T,), has the row in
     the batch of each thing's image. Coordinates are measured from the upper left corner: pixel 0 lies between 0 and 1.
+
+    Attributes:
+        crops: How each image is cropped, resized and flipped.
+        size: (height, width) of the batch.
+        affine: float64 (N, 2, 3), which maps (x, y, 1) in the cropped, resized and flipped image to (x, y) in the final
+            one; or (N, 3, 3) where a perspective is among them, whose last row gives what the first two are divided by;
+            or None if no transform moves pixels.
     """
 
     crops: Crops
@@ -133,11 +147,17 @@ _TURNS = {
 
 
 class Placement(NamedTuple):
-    """An image of size `source` is resized to `resized`, and its upper left corner placed at `corner` of `canvas`.
+    """Where an image lies in the stored one: resized, then placed on a canvas. Sizes are (width, height).
 
-    Sizes are (width, height), the corner is (x, y). A negative corner crops, a positive one pads. turn: an orientation
-    of Exif, 5 to 8, by which an image of size `source` is turned before it is resized; 1: it is not. exif: the
-    orientation by which the image was turned when it was decoded.
+    Sizes are (width, height), the corner is (x, y). A negative corner crops, a positive one pads.
+
+    Attributes:
+        source: Size of the image in its file.
+        resized: Size to which it is scaled.
+        corner: (x, y) of its upper left corner on the canvas: a negative one crops, a positive one pads.
+        canvas: Size of the stored image.
+        turn: An orientation of Exif, 5 to 8, by which the image is turned before it is resized; 1: it is not.
+        exif: The orientation by which the image was turned when it was decoded.
     """
 
     source: WidthHeight
@@ -207,14 +227,16 @@ def place_boxes(boxes: Any, placement: Placement) -> tuple[F64, I64]:
 def place(
     source: WidthHeight, size: WidthHeight | None, fit: Fit, enlarge: bool
 ) -> Placement:
-    """The placement of an image of `source` pixels, (width, height).
-
-    size: None keeps the image's size.
-    fit: "shortest" or "longest" scales that side to `size`; "center-crop" is "shortest", then a crop of `size` from the
-        centre; "pad" is "longest", centred on a canvas of `size`; "stretch" scales both sides.
-    enlarge: whether images smaller than `size` are scaled up.
+    """How an image is resized and placed when it is packed.
 
     500x375, 256: shortest 341x256, longest 256x192, center-crop 256x256 out of 341x256, pad 256x192 in 256x256.
+
+    Args:
+        source: (width, height) of the image in pixels.
+        size: (width, height) in pixels; None keeps the image's size.
+        fit: "shortest" or "longest" scales that side to `size`; "center-crop" is "shortest", then a crop of `size` from
+            the centre; "pad" is "longest", centred on a canvas of `size`; "stretch" scales both sides.
+        enlarge: Whether images smaller than `size` are scaled up.
     """
     if size is None:
         return Placement(source, source, (0, 0), source)

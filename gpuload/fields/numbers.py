@@ -114,7 +114,12 @@ class Tokens(FieldSpec):
 
 
 class PaddedTokens(NamedTuple):
-    """N arrays of tokens. values: int64 (N, L), padded at the end. lengths: int64 (N,), without the padding."""
+    """N arrays of tokens.
+
+    Attributes:
+        values: int64 (N, L), padded at the end.
+        lengths: int64 (N,), the number of tokens in each array.
+    """
 
     values: Any
     lengths: Any
@@ -270,7 +275,15 @@ class ClassKind(Kind):
         classes: ClassNames,
         detail: str,
     ) -> Parsed:
-        """The field's `classes` are the names, which a listing takes as those of the data set."""
+        """The field and its columns. Its `classes` are the names, which a listing takes as those of the data set.
+
+        Args:
+            where: As of `Kind.parse`, which see for all of these.
+            name: Of the field.
+            values: Numbers or names, one for each sample.
+            classes: Names by number, if the source knows them.
+            detail: Unused.
+        """
         numbers, names = number_classes(where, LABEL.name, values, classes)
         return Field(LABEL.name, LABEL.kind, LABEL.member, names), [pa.array(numbers)]
 
@@ -452,7 +465,12 @@ class ArrayKind(Kind):
 
 
 def nested_lists(dtype: str, depth: int) -> dict[str, Any]:
-    """`Kind.hub_feature` of arrays with `depth` dimensions."""
+    """`Kind.hub_feature` of arrays.
+
+    Args:
+        dtype: Of the elements.
+        depth: Number of dimensions.
+    """
     feature: dict[str, Any] = {"dtype": dtype}
     for _ in range(depth):
         feature = {"list": feature}

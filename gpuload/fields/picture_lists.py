@@ -181,8 +181,12 @@ class Pictures(FieldSpec):
 class ListColumns(NamedTuple):
     """The index columns of a list of pictures, each a list with an entry for each picture of a sample.
 
-    offsets: int64, of the picture's data in the shard; of the first value, where pictures are pixels. sizes: int64, of
-    the data in bytes. widths, heights: int32, in pixels. points: large_binary, seek points or an empty value.
+    Attributes:
+        offsets: int64, of the picture's data in the shard; of the first value, where pictures are pixels.
+        sizes: int64, of the data in bytes.
+        widths: int32, in pixels.
+        heights: int32, in pixels.
+        points: large_binary, seek points or an empty value.
     """
 
     offsets: str

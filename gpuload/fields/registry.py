@@ -80,14 +80,24 @@ def draw_fields(
     fields: Iterable[Field],
     look: Callable[[Field], Mapping[str, Any]],
 ) -> Image.Image:
-    """A picture with these fields drawn on it. look: gives what `Kind.draw` takes."""
+    """A picture with fields drawn on it.
+
+    Args:
+        picture: RGB; it may be drawn on in place.
+        fields: Those of kinds that are drawn.
+        look: Gives what `Kind.draw` takes.
+    """
     for field in sorted(fields, key=lambda field: not kind_of(field).lies_beneath):
         picture = kind_of(field).draw(field, picture, look(field))
     return picture
 
 
 def index_schema(fields: tuple[Field, ...]) -> pa.Schema:
-    """The columns of `index.arrow` for these fields: key, source, width, height, then those of each field."""
+    """The columns of `index.arrow`: key, source, width, height, then those of each field.
+
+    Args:
+        fields: Of the set, in order.
+    """
     text = pa.large_string()
     side = pa.int32()
     columns = [("key", text), ("source", text), ("width", side), ("height", side)]
@@ -160,12 +170,14 @@ _UNLESS_PACKED: dict[str, tuple[Callable[[Rows], Value], tuple[str, ...]]] = {
 def bind_field(
     spec: str | FieldSpec, datasets: Sequence[DatasetView]
 ) -> BoundField | PixelField:
-    """The field of one data set, or of several that are mixed.
+    """Binds a requested field to one data set, or to several that are mixed.
 
-    spec: a name stands for the default form of the field's kind: int64 (N,) class numbers, a `Target` whose sign never
-        changes, int64 whole numbers, `MultiHot`, str, parsed JSON, stacked arrays, or `Boxes`, `Keypoints` and `Mask`
-        with their defaults. "key", "index" and "dataset" exist without being packed; so do "bucket", "original_size",
-        "crop_top_left" and "pixel_mask", where nothing was packed under these names.
+    Args:
+        spec: A name stands for the default form of the field's kind: int64 (N,) class numbers, a `Target` whose sign
+            never changes, int64 whole numbers, `MultiHot`, str, parsed JSON, stacked arrays, or `Boxes`, `Keypoints`
+            and `Mask` with their defaults. "key", "index" and "dataset" exist without being packed; so do "bucket",
+            "original_size", "crop_top_left" and "pixel_mask", where nothing was packed under these names.
+        datasets: Those of the loader.
 
     Raises:
         ArgumentError: it was not packed (the message lists the packed fields), its kind differs from the spec's, or its

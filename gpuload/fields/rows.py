@@ -94,7 +94,13 @@ class Each(list[Any]):
 
 
 def map_tree(function: Callable[..., Any], first: Any, *others: Any) -> Any:
-    """The container with `function` applied to each value, or to the values that several alike have in one place."""
+    """A container with a function applied to each value, or to the values that several alike have in one place.
+
+    Args:
+        function: Gets a value of each container.
+        first: A value, or a dict, tuple or `Batched` of containers.
+        *others: Further containers of the same form.
+    """
     if isinstance(first, dict):
         return {
             name: map_tree(function, value, *(other[name] for other in others))
@@ -213,10 +219,13 @@ def rows_of_numbers(lists: Any) -> I64:
 def pad_all(
     counts: I64, width: int | None, *columns: tuple[Array, float]
 ) -> tuple[Array, ...]:
-    """(N, width, …) from the values (sum of counts, …) of each column: one row per list, cut off at the width or padded
-    with what stands beside them; and int64 (N,), the counts of what is left of each list.
+    """Values of lists as rows of one width (N, width, …), for each column, and the counts int64 (N,) of what is left of
+    each list.
 
-    counts: int64 (N,), the length of each list. width: by default the largest count, or 0 if there are no lists.
+    Args:
+        counts: int64 (N,), the length of each list.
+        width: Where lists are cut off or padded; None: the largest count, or 0 if there are no lists.
+        *columns: Each the values (sum of counts, …) of all lists, one after another, and what they are padded with.
     """
     width = int(counts.max(initial=0)) if width is None else width
     rows = np.repeat(np.arange(len(counts)), counts)
@@ -231,12 +240,22 @@ def pad_all(
 
 
 def split_rows(values: Array, counts: Sequence[int] | I64) -> list[Array]:
-    """The values (sum of counts, …) of each list. counts: of each."""
+    """The values of each list.
+
+    Args:
+        values: (sum of counts, …), one list after another.
+        counts: The length of each list.
+    """
     return np.split(values, np.cumsum(counts)[:-1]) if len(counts) else []
 
 
 def joined_lists(rows: Sequence[Array], size: int = 0) -> pa.ListArray:
-    """An Arrow array of a list of each row's values, or with a `size` of lists of so many float32 numbers."""
+    """An Arrow array of lists.
+
+    Args:
+        rows: The values of each list.
+        size: The length of every list, which then holds float32 numbers; 0: lists differ.
+    """
     values = np.concatenate(rows)
     ends = np.cumsum([0, *map(len, rows)])
     offsets = pa.array(ends.astype(np.int32))
@@ -270,11 +289,13 @@ class DatasetView(Protocol):
 class Rows:
     """N samples of a batch, without their pixels.
 
-    columns: the requested index columns, (N,): numbers as NumPy arrays, others as Arrow arrays. Always includes "index"
-        and "dataset", int64 (N,): the number of each sample in stored order, and that of its data set.
-    members: for fields that stay in the shard, the bytes of their elements: N views, uint8 (bytes,).
-    views: how each view moves what is in the images, at least one; without its map for fields that do not move.
-    bucket: the number of the batch's bucket; None without buckets. keys: uint64 (N,), of the samples' random numbers.
+    Attributes:
+        columns: The requested index columns, (N,): numbers as NumPy arrays, others as Arrow arrays. Always includes
+            "index" and "dataset", int64 (N,): the number of each sample in stored order, and that of its data set.
+        members: For fields that stay in the shard, the bytes of their elements: N views, uint8 (bytes,).
+        views: How each view moves what is in the images, at least one; without its map for fields that do not move.
+        bucket: The number of the batch's bucket; None without buckets.
+        keys: uint64 (N,), from which random numbers of the samples are drawn.
     """
 
     columns: Mapping[str, Any]
@@ -307,8 +328,18 @@ class Rows:
 class BoundField:
     """A field bound to data sets, whose values can be taken from their batches.
 
-    name: its key in a dict of outputs. columns: names of the index columns that it needs in `Rows`. members: names of
-    the packed fields whose members it needs there.
+    name: its key in a dict of outputs.
+
+    Args:
+        field: As it is packed.
+        columns: Names of the index columns that it needs in `Rows`. members: names of the packed fields whose members
+            it needs there.
+        spec: By which it was requested.
+        datasets: Those of the loader.
+
+    Attributes:
+        members: Names of the packed fields whose members it needs in `Rows`.
+        name: Its key in a dict of outputs.
     """
 
     members: tuple[str, ...] = ()

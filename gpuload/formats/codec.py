@@ -88,7 +88,13 @@ class Codec(ABC):
 
 
 def require(kind: str, conversion: Conversion, *packages: str) -> None:
-    """Raises DecodeError if one of these packages cannot be used, or none may be. kind: begins the message."""
+    """Raises DecodeError if a package cannot be used, or none may be.
+
+    Args:
+        kind: Of the file, the beginning of the message.
+        conversion: Says whether other libraries may be used.
+        *packages: Names as they are imported.
+    """
     if not conversion.codecs:
         raise DecodeError(f"{kind}, which Pillow does not read right")
     if reason := fault(*packages):

@@ -46,11 +46,13 @@ def are_needed(data: bytes, image: Image.Image) -> bool:
 def correct(
     data: bytes, image: Image.Image, raster: Raster, conversion: Conversion
 ) -> Raster:
-    """What the file says.
+    """Pixels as their file says, where Pillow reads them otherwise.
 
     Args:
-        image: of Pillow, loaded.
-        raster: what that holds.
+        data: Content of the file.
+        image: What Pillow made of it, loaded.
+        raster: The pixels of that.
+        conversion: What every image becomes.
 
     Raises:
         DecodeError: it cannot be had from what Pillow gives.

@@ -38,8 +38,14 @@ _EIGHT_BITS = 255
 
 @dataclass(frozen=True)
 class ClassNumbers:
-    """numbers: (height, width), as stored or, by Exif, upright. plain: whether the file is a gray PNG of 8 bits that
-    holds them. scale: `FEW_BITS`, `MANY_BITS` or "". oriented: whether an Exif orientation of its own turned it."""
+    """A mask, read.
+
+    Attributes:
+        numbers: (height, width), as stored or, by Exif, upright.
+        plain: Whether the file is a gray PNG of 8 bits that holds them.
+        scale: `FEW_BITS`, `MANY_BITS` or "".
+        oriented: Whether an Exif orientation of its own turned it.
+    """
 
     numbers: Array
     plain: bool = False
@@ -50,7 +56,12 @@ class ClassNumbers:
 def class_numbers(
     value: bytes | Array, reading: Reading, sizes: tuple[WidthHeight, ...]
 ) -> ClassNumbers:
-    """reading: as `Encoding.masks`. sizes: that it may have, (width, height); of its image first.
+    """The class numbers that a mask holds.
+
+    Args:
+        value: Content of its file, or its pixels.
+        reading: As of `Encoding.masks`.
+        sizes: Sizes (width, height) that it may have, that of its image first.
 
     Raises:
         DecodeError: it has another size, is lossy, holds fractions or colours, cannot be decoded, or has two readings

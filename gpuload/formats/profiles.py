@@ -21,8 +21,11 @@ def in_color_space(
 ) -> tuple[Image.Image, bytes]:
     """The image and the profile to store with it; b"" where the profile is for other colours than the image now has.
 
-    icc: "srgb" converts an RGB image to sRGB, as its profile says. A profile for CMYK was not applied when Pillow made
-        RGB of it, and says nothing about the result.
+    Args:
+        image: Loaded, in any mode.
+        profile: ICC's, from its file; b"" without.
+        icc: "srgb" converts an RGB image to sRGB, as its profile says. A profile for CMYK was not applied when Pillow
+            made RGB of it, and says nothing about the result.
 
     Raises:
         DecodeError: the profile is damaged.

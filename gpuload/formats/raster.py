@@ -27,17 +27,21 @@ SIXTEEN_BITS = 65_535  # the largest value
 class Conversion:
     """What every image becomes.
 
-    channels, dtype, mode: as of `fields.images.Pixels`.
-    page: of a file with several; None: the first that is no thumbnail.
-    depth: the number of bits that values of 16 bits use, where they become 8 bits; None: all that their file states.
-    alpha: what becomes of transparency that the mode has no channel for: "white" lays the image over white, "drop"
-        takes the colours as they are. "ask" is "white", but for TIFFs with further bands, which are refused since
-        these need not be transparency.
-    icc: "srgb" converts images with another colour profile to sRGB.
-    codecs: whether other libraries than Pillow may be used, and codecs of other packages, if they are installed.
-    bands: which bands become the channels, counted from 1, in this order; None: all, or the colours.
-    scale: the values that become the smallest and the largest of the mode; those between in proportion.
-    window: (center, width), as DICOM has it, instead of `scale`; "file": the one that each file states.
+    Attributes:
+        channels: As of `fields.images.Pixels`.
+        dtype: As of `fields.images.Pixels`.
+        mode: As of `fields.images.Pixels`.
+        page: Which page of a file with several; None: the first that is no thumbnail.
+        depth: The number of bits that values of 16 bits use, where they become 8 bits; None: all that their file
+            states.
+        alpha: What becomes of transparency that the mode has no channel for: "white" lays the image over white, "drop"
+            takes the colours as they are. "ask" is "white", but for TIFFs with further bands, which are refused since
+            these need not be transparency.
+        icc: "srgb" converts images with another colour profile to sRGB.
+        codecs: Whether other libraries than Pillow may be used, and codecs of other packages, if they are installed.
+        bands: Which bands become the channels, counted from 1, in this order; None: all, or the colours.
+        scale: The values that become the smallest and the largest of the mode; those between in proportion.
+        window: (center, width), as DICOM has it, instead of `scale`; "file": the one that each file states.
     """
 
     channels: int = 3

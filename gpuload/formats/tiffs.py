@@ -66,7 +66,12 @@ class TiffCodec(Codec):
 def open_tiff(
     data: bytes, pages: Sequence[TiffPage], conversion: Conversion
 ) -> OpenedFile:
-    """pages: of the file, at least one.
+    """Opens a page of a TIFF with a library that reads it right.
+
+    Args:
+        data: Content of the file.
+        pages: Its tags, of at least one page.
+        conversion: What every image becomes.
 
     Raises:
         DecodeError: it is a camera's raw file; it has no such page; or no installed library reads it right.

@@ -27,10 +27,13 @@ def fit_annotations(
 ) -> StoredImage:
     """The image with the placement that moves its annotations to where they belong.
 
-    data: of the image in the source. drawn_on: (width, height) of the image that annotations were drawn on, as their
-        file says; 0, 0 where that is unknown.
-
     Orientations 2 to 4 leave the size as it is: then the annotations are those of the upright image, and are counted.
+
+    Args:
+        image: Ready to be stored.
+        data: The image as the source has it.
+        drawn_on: (width, height) of the image that annotations were drawn on, as their file says; 0, 0 where that is
+            unknown.
 
     Raises:
         DecodeError: the image has another size, which neither its orientation nor a resize explains.

@@ -86,12 +86,18 @@ _OTHERS = {
 class StoredImage:
     """An image as it is stored.
 
-    data: an upright image, or an `.npy`. width, height: in pixels.
-    kind: "kept", or what the image was before it was re-encoded.
-    member: extension of the tar member. header: number of bytes of an `.npy` before the first pixel, else 0.
-    placement: how it was resized. histogram: counts of the 256 values of each channel; None unless measured, and where
-        pixels are not uint8. measured: the pixels (height, width, channels), if they are to be measured and not
-        uint8. points: its seek points; None: not looked for. remarks: as `Kind.remarks`.
+    Attributes:
+        data: An upright image, or an `.npy`.
+        width: In pixels.
+        height: In pixels.
+        kind: "kept", or what the image was before it was re-encoded.
+        member: Extension of the tar member.
+        placement: How it was resized.
+        header: Number of bytes of an `.npy` before the first pixel, else 0.
+        histogram: Counts of the 256 values of each channel; None unless measured, and where pixels are not uint8.
+        measured: The pixels (height, width, channels), if they are to be measured and not uint8.
+        points: Its seek points; None: not looked for.
+        remarks: As `Kind.remarks`.
     """
 
     data: bytes
@@ -114,8 +120,10 @@ def prepare_image(
 ) -> StoredImage:
     """Decodes an image as a check and returns what to store.
 
-    data: an encoded image, or an array (H, W) or (H, W, C), also as an `.npy`; of uint8 for mode RGB. measured: whether
-        to count its pixel values.
+    Args:
+        data: An encoded image, or an array (H, W) or (H, W, C), also as an `.npy`; of uint8 for mode RGB.
+        measured: Whether to count its pixel values.
+        encoding: How it is to be stored.
 
     Raises:
         DecodeError: it cannot be decoded; the message is the reason alone. Pillow may also crash the process.

@@ -113,8 +113,11 @@ Missing = Literal["fail", "skip"]
 class IndexedSample(NamedTuple):
     """A sample of a shard.
 
-    members: in stored order. row: of the index, without the columns of VALUE_FIELDS that it lacks, and of pictures.
-    image: its member. pictures: besides it.
+    Attributes:
+        members: All of its files, in stored order.
+        row: Its columns of the index, without those of VALUE_FIELDS that it lacks, and of pictures.
+        image: The member that is its image.
+        pictures: Those that are its further pictures, by name.
     """
 
     members: list[Member]
@@ -125,9 +128,15 @@ class IndexedSample(NamedTuple):
 
 @dataclass(frozen=True)
 class ScannedShard:
-    """The content of a shard. path: its location.
+    """The content of a shard.
 
-    passed_over: counts of members that are not indexed, by extension. rejected: samples that are left out.
+    Attributes:
+        path: Where it is.
+        samples: In stored order.
+        sha256: Of the file.
+        bytes: Size of the file.
+        passed_over: Counts of members that are not indexed, by extension.
+        rejected: Samples that are left out.
     """
 
     path: Path | URL
@@ -705,10 +714,12 @@ def add_points(
 ) -> tuple[Manifest, int]:
     """Rewrites the index and the manifest of a folder with the seek points of its images; shards are not changed.
 
-    watch: called with shards done and shards in all. Returns the manifest and the number of images that have points.
-
     A run that is interrupted leaves a set that can be opened, with the old index or the new one; running it again
-    completes it.
+    completes it. Returns the manifest and the number of images that have points.
+
+    Args:
+        folder: Of the packed set.
+        watch: Called with the number of shards done and of all.
 
     Raises:
         ArgumentError: its shards lie at URLs. FormatError, ShardError: as `Dataset`. OutputError: the index cannot be

@@ -213,41 +213,45 @@ _SECONDS = number(POSITIVE, LARGEST, "a number of seconds above 0, up to 1e6")
 class Encoding:
     """How images are stored, and which images are packed.
 
-    encode: "keep" stores plain JPEGs and PNGs unchanged and re-encodes all other images; "jpeg" stores all images as
-        JPEGs; "raw" stores uint8 RGB arrays (H, W, 3).
-    size, fit, enlarge: see `placement.place`; size is in pixels, (width, height).
-    quality: of re-encoded JPEGs; None: 95 with "keep" (the highest that Pillow recommends), else 92.
-    lossless: re-encodes to PNG instead of JPEG.
-    check: "full" decodes images that are kept; "header" reads only their headers, so that damage may go unnoticed, and
-        mean and std are not measured.
-    max_pixels: larger images are rejected before they are decoded. The default is Pillow's.
-    mode: what every image is stored as: "RGB"; "L" (gray), "RGBA", "I;16" (gray of 16 bits) and "F" (gray, float32), as
-        Pillow calls them; for arrays such as "uint16x4" or "float32x7", type and channels. Others are converted as
-        Pillow does. Where the mode is not "RGB" or "L", nothing is stored as JPEG.
-    keep: with encode="keep", encodings that are kept byte for byte besides JPEG and PNG: "webp", "avif", "tiff". As
-        these, images are kept if they are upright, a single frame, and of the mode.
-    points: "auto" writes seek points of JPEGs and PNGs of 100,000 pixels or more into the index, where they are decoded
-        as a check. PNGs have some only where their writer has made them.
-    jpeg: what becomes of kept progressive JPEGs: "baseline" stores their coefficients as baseline, without loss.
-    png: what becomes of PNGs without seek points: "points" compresses the same rows with some, without loss.
-    page: which page or frame of a file is packed, from 0; None: the first that is no thumbnail.
-    depth: how many bits of 16 hold values, where they become 8: 12 for values up to 4,095, which are then white.
-    alpha: what becomes of transparency without a channel for it: "white" lays the image over white, "drop" takes the
-        colours alone. "ask" is "white", but refuses TIFFs whose further bands may be something else.
-    bands: which bands of a file become the channels, counted from 1 and in this order, such as (4, 3, 2); None: all, or
-        its colours.
-    scale: the values (low, high) that become the smallest and the largest of the mode, those between in proportion.
-    window: (center, width), as DICOM has it, instead of `scale`; "file" takes the window that each file states.
-    icc: "keep" stores a colour profile with re-encoded images, "srgb" converts the image to sRGB.
-    damaged: what becomes of JPEGs that lack data, of which libjpeg warns: "reject", or "keep" with gray or false rows.
-    masks: what the numbers of masks are where a file has two readings: "stored" takes indices and small numbers as they
-        are in the file, "levels" takes the gray that is shown. "ask" rejects such files, or ends a run in which masks
-        of fewer than 8 bits lie beside others.
-    resize: with a size, what becomes of further pictures, as "NAME=HOW": "smooth" as images, the default for colours;
-        "nearest" pixels, whose values stay; "width" for disparities, which are scaled; "flow"; "own", by its own size
-        and not that of its image; "keep", not resized.
-    turn_masks: whether masks are turned as the Exif orientation of their image says. "auto" does where their sizes
-        tell, and rejects those where they do not.
+    Attributes:
+        encode: "keep" stores plain JPEGs and PNGs unchanged and re-encodes all other images; "jpeg" stores all images
+            as JPEGs; "raw" stores uint8 RGB arrays (H, W, 3).
+        size: (width, height) in pixels, see `placement.place`.
+        fit: See `placement.place`.
+        enlarge: See `placement.place`.
+        quality: JPEG quality of re-encoded images; None: 95 with "keep" (the highest that Pillow recommends), else 92.
+        lossless: Re-encodes to PNG instead of JPEG.
+        check: "full" decodes images that are kept; "header" reads only their headers, so that damage may go unnoticed,
+            and mean and std are not measured.
+        max_pixels: Larger images are rejected before they are decoded. The default is Pillow's.
+        mode: What every image is stored as: "RGB"; "L" (gray), "RGBA", "I;16" (gray of 16 bits) and "F" (gray,
+            float32), as Pillow calls them; for arrays such as "uint16x4" or "float32x7", type and channels. Others are
+            converted as Pillow does. Where the mode is not "RGB" or "L", nothing is stored as JPEG.
+        keep: With encode="keep", encodings that are kept byte for byte besides JPEG and PNG: "webp", "avif", "tiff". As
+            these, images are kept if they are upright, a single frame, and of the mode.
+        points: "auto" writes seek points of JPEGs and PNGs of 100,000 pixels or more into the index, where they are
+            decoded as a check. PNGs have some only where their writer has made them.
+        jpeg: What becomes of kept progressive JPEGs: "baseline" stores their coefficients as baseline, without loss.
+        png: What becomes of PNGs without seek points: "points" compresses the same rows with some, without loss.
+        page: Which page or frame of a file is packed, from 0; None: the first that is no thumbnail.
+        depth: How many bits of 16 hold values, where they become 8: 12 for values up to 4,095, which are then white.
+        alpha: What becomes of transparency without a channel for it: "white" lays the image over white, "drop" takes
+            the colours alone. "ask" is "white", but refuses TIFFs whose further bands may be something else.
+        bands: Which bands of a file become the channels, counted from 1 and in this order, such as (4, 3, 2); None:
+            all, or its colours.
+        scale: The values (low, high) that become the smallest and the largest of the mode, those between in proportion.
+        window: (center, width), as DICOM has it, instead of `scale`; "file" takes the window that each file states.
+        icc: "keep" stores a colour profile with re-encoded images, "srgb" converts the image to sRGB.
+        damaged: What becomes of JPEGs that lack data, of which libjpeg warns: "reject", or "keep" with gray or false
+            rows.
+        masks: What the numbers of masks are where a file has two readings: "stored" takes indices and small numbers as
+            they are in the file, "levels" takes the gray that is shown. "ask" rejects such files, or ends a run in
+            which masks of fewer than 8 bits lie beside others.
+        turn_masks: Whether masks are turned as the Exif orientation of their image says. "auto" does where their sizes
+            tell, and rejects those where they do not.
+        resize: With a size, what becomes of further pictures, as "NAME=HOW": "smooth" as images, the default for
+            colours; "nearest" pixels, whose values stay; "width" for disparities, which are scaled; "flow"; "own", by
+            its own size and not that of its image; "keep", not resized.
     """
 
     encode: Literal["keep", "jpeg", "raw"] = "keep"
@@ -391,18 +395,23 @@ class PackOptions(Encoding):
     """Settings of `packer.pack`, with those of `Encoding`. The same settings and images give the same bytes, whatever
     the number of workers.
 
-    val: share of each class's images that goes into a validation split; an abbreviation for splits train and val.
-    splits: names and shares, which add up to 1; instead of val.
-    shuffle: whether the samples are shuffled over all shards before they are packed.
-    seed: of the shuffle and the splits.
-    maxcount, maxsize: largest number of samples and bytes in a shard; maxsize None: a sixteenth of all bytes, between
-        16 MB and 1 GB. The limit applies to image sizes in the source; re-encoded images may be larger or smaller.
-    dedup: whether images with the same bytes as an earlier one are skipped; otherwise they go into the same split.
-    max_rejected: largest share of the images that may be rejected before the run fails.
-    workers: number of processes; None: one for each core that this process may use.
-    time_limit_s: seconds after which an image is rejected.
-    engine, address: "local" processes, or "ray" on the cluster at this address (None: a running one, else a new one).
-    resume: continue an interrupted run. append: add shards to a set. overwrite: replace a set.
+    Attributes:
+        val: Share of each class's images that goes into a validation split; an abbreviation for splits train and val.
+        splits: Names and shares, which add up to 1; instead of val.
+        shuffle: Whether the samples are shuffled over all shards before they are packed.
+        seed: Decides the shuffle and the splits.
+        maxcount: Largest number of samples in a shard.
+        maxsize: Largest size of a shard in bytes, by the sizes of images in the source; re-encoded images may be larger
+            or smaller. None: a sixteenth of all bytes, between 16 MB and 1 GB.
+        dedup: Whether images with the same bytes as an earlier one are skipped; otherwise they go into the same split.
+        max_rejected: Largest share of the images that may be rejected before the run fails.
+        workers: Number of processes; None: one for each core that this process may use.
+        time_limit_s: Seconds after which an image is rejected.
+        engine: Where images are packed: "local" processes, or "ray".
+        address: Of the Ray cluster; None: a running one, else a new one.
+        resume: Whether to continue an interrupted run.
+        append: Whether to add shards to a set.
+        overwrite: Whether to replace a set.
     """
 
     val: Annotated[float, _VAL] = 0.0

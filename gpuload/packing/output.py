@@ -49,16 +49,24 @@ _OLD_NAME = ".packing-old"  # a file in a set that is about to be replaced, or i
 class Output:
     """An output folder locked for one run of the packer, with a scratch folder inside.
 
-    where: its name in messages. settings: those of the run, as `settings_of` gives them. resumed: whether there is an
-        interrupted run, which is continued. finished: whether the folder already holds a complete set. append: whether
-        the folder holds a set, which is kept. path: the folder, or the one beside it that replaces it at the end.
-        notes: sentences for the user, complete after the `with` block.
-
     Leaving the `with` block without an error removes the scratch folder. After an error everything that the run wrote
     is removed too, so that the folder is as it was, unless `keep` was set, which lets a later run continue.
 
     Only files that a manifest or this run names are removed, and folders only when they are empty. Where a set is
     replaced, what others have put into its folders, also meanwhile, gets the same place in the new one.
+
+    Args:
+        folder: Where the set will be.
+        options: Of the run: whether it resumes, appends or overwrites.
+        where: What messages call the folder.
+        settings: Those of the run, as `settings_of` gives them.
+
+    Attributes:
+        resumed: Whether there is an interrupted run, which is continued.
+        finished: Whether the folder already holds a complete set.
+        append: Whether the folder holds a set, which is kept.
+        path: The folder, or the one beside it that replaces it at the end.
+        notes: Sentences for the user, complete after the `with` block.
 
     Raises:
         OutputError: the folder is not empty, is in use by another packer, or cannot be created or written.
@@ -265,7 +273,9 @@ class Output:
     def take(self, shard: Path, marker: Path) -> None:
         """Called when a shard is finished, in this run or an earlier one; may block while earlier shards are uploaded.
 
-        marker: the file that says of an uploaded one what it was.
+        Args:
+            shard: The finished file.
+            marker: The file that says of an uploaded shard what it was.
         """
 
     def publish(self, splits: Sequence[str]) -> None:
@@ -354,8 +364,12 @@ class Output:
 
 @contextmanager
 def cannot_write(advice: str, where: object = None) -> Iterator[None]:
-    """Raises OutputError for each OSError in the block. where: what is written; None: the file of the error, or the
-    folder for temporary files."""
+    """Raises OutputError for each OSError in the block.
+
+    Args:
+        advice: What to do about it.
+        where: What is written; None: the file of the error, or the folder for temporary files.
+    """
     try:
         yield
     except OSError as error:
@@ -377,9 +391,13 @@ def refuse_split(where: object, names: Collection[str]) -> None:
 def check_holds(
     where: object, names: Sequence[str], append: bool, is_set: bool
 ) -> None:
-    """Raises OutputError unless there is what a new run needs: a set for append, else nothing.
+    """Raises OutputError unless there is what a new run needs: a set to append to, else nothing.
 
-    names: of what is there. is_set: whether that is a packed set.
+    Args:
+        where: The place, for messages.
+        names: Of what is there.
+        append: Whether the run appends.
+        is_set: Whether a packed set is there.
     """
     if append and not is_set:
         raise OutputError(
@@ -403,10 +421,15 @@ def describe(
     points: bool = False,
 ) -> Manifest:
     """Writes the files that describe the shards of a folder: their index, and once all else is on disk, their manifest,
-    completed by what the index says, which is returned. Those of a set that is there already are replaced so that it
-    can be opened at any moment, see `gpuload.disk.commit`.
+    completed by what the index says, which is returned.
 
-    rows: of each shard. points: see `write_index`.
+    Those of a set that is there already are replaced so that it can be opened at any moment, see `gpuload.disk.commit`.
+
+    Args:
+        folder: Of the shards.
+        manifest: Without what the index says.
+        rows: Of each shard, in order.
+        points: Whether they have seek points, see `write_index`.
     """
     path = folder / NEXT_NAME
     for unfinished in temporaries(folder, DESCRIPTIONS):  # of runs that were killed
@@ -445,9 +468,14 @@ def write_json(path: Path, content: object) -> None:
 def write_lines(
     path: Path, entries: Iterable[Mapping[str, Any]], before: Path | None = None
 ) -> None:
-    """Writes the lines that the file `before` has, if there is one, then each entry as a line of JSON.
+    """Writes entries as lines of JSON, after those of another file if there is one.
 
     Never in place: `save_base` may have linked the existing file.
+
+    Args:
+        path: Of the new file.
+        entries: One for each line.
+        before: The file whose lines come first, if it exists.
     """
     content = b""
     if before is not None and before.exists():

@@ -77,7 +77,8 @@ def remove_set(folder: Path, successor: Path) -> None:
     """Removes the files of each packed split in a folder, and those beside the splits.
 
     Args:
-        successor: the folder of the set that replaces it. An edited card is removed only where that has a copy.
+        folder: Of the splits.
+        successor: The folder of the set that replaces it. An edited card is removed only where that has a copy.
     """
     for split in sorted(folder.iterdir()):
         if (manifest := _packed(split)) is not None and manifest.upright:
@@ -101,7 +102,12 @@ def _packed(folder: Path) -> Manifest | None:
 
 
 class Others(NamedTuple):
-    """What others have put into a folder. moved: to these paths. staying: there, since their places are taken."""
+    """What others have put into a folder.
+
+    Attributes:
+        moved: Their new paths.
+        staying: Those that stay there, since their places are taken.
+    """
 
     moved: list[Path]
     staying: list[Path]

@@ -88,12 +88,18 @@ Watch = Callable[[PackProgress], None]
 class PackReport:
     """The result of a run of the packer.
 
-    folder: the output. manifests: by split, with the shards that were there before. kinds: number of images
-    by `StoredImage.kind`, "kept" or what a re-encoded image was before. rejected: the rejected and skipped samples, by
-    split. notes: sentences for the user. packed: images that this run has packed itself, without those of a set that it
-    extended or a run that it resumed. elapsed_s: the time for that. packing_s: the part of it in which shards were
-    packed, without listing the samples and starting the workers. costs: of images that are stored in another encoding,
-    by the change, such as "tiff → .npy"; without those of a set that was extended.
+    Attributes:
+        folder: Where the set is.
+        manifests: One for each split, with the shards that were there before.
+        kinds: Number of images by `StoredImage.kind`, "kept" or what a re-encoded image was before.
+        rejected: The rejected and skipped samples, by split.
+        notes: Sentences for the user.
+        packed: Images that this run has packed itself, without those of a set that it extended or a run that it
+            resumed.
+        elapsed_s: How long the run took, in seconds.
+        packing_s: The part of it in which shards were packed, without listing the samples and starting the workers.
+        costs: What images have cost that are stored in another encoding, by the change, such as "tiff → .npy"; without
+            those of a set that was extended.
     """
 
     folder: Path | URL
@@ -135,25 +141,29 @@ def pack(
 ) -> PackReport:
     """Packs samples given as dicts, one per sample, or the files at a path, as `python -m gpuload pack` does.
 
-    samples: dicts such as {"image": bytes, "label": "cat"}; `gpuload.Source` says what they may hold.
-        They are iterated once, in order. Or a data set of Hugging Face, a table of pandas, Polars or Arrow, a dict
-        with one of these for each split, a source; or a path or URL.
-    out: an empty or new folder, or a URL such as "s3://bucket/set"; it gets train/, and val/ or test/ where there are
-        such splits.
-    from_, labels, columns, no_labels, source_options: for a path, as on the command line: the name of its source, a
-        table or COCO's JSON, the names of columns by what they hold ({"label": "species"}), whether images are packed
-        alone, and other options of the source by name.
-    own_splits: whether the splits that the samples themselves have ("split": "train", or a source's folders) are kept.
-    pictures: names of entries that are further pictures although their values do not tell, such as arrays of depth.
-        Paths (`pathlib.Path`), PIL images and the bytes of images are such by themselves. For a path, a dict of folders
-        with further pictures by their names, whose files are called as the images are; `samples` may be such a dict of
-        folders, too, of which the first has the images. Or patterns of files below the path, the first of the images:
-        {"left": "image_2/*_10.png", "right": "image_3/*_10.png"}, see docs/pictures.md.
-    watch: called a few times a second with the progress.
-    progress: whether a bar is shown on stderr, where that is a terminal; elsewhere nothing is printed in any case.
-    settings: those of `PackOptions`, by name: val=0.1, maxsize="1GB", encode="raw", size=64.
-
     It starts processes: call it under `if __name__ == "__main__"`.
+
+    Args:
+        samples: Dicts such as {"image": bytes, "label": "cat"}; `gpuload.Source` says what they may hold. They are
+            iterated once, in order. Or a data set of Hugging Face, a table of pandas, Polars or Arrow, a dict with one
+            of these for each split, a source; or a path or URL.
+        out: An empty or new folder, or a URL such as "s3://bucket/set"; it gets train/, and val/ or test/ where there
+            are such splits.
+        from_: For a path, the name of its source, as `--from` on the command line; None: recognised.
+        labels: For a path, a table or COCO's JSON.
+        columns: For a path, the names of columns by what they hold, such as {"label": "species"}.
+        no_labels: For a path, whether images are packed alone.
+        source_options: For a path, other options of the source by name.
+        watch: Called a few times a second with the progress.
+        progress: Whether a bar is shown on stderr, where that is a terminal; elsewhere nothing is printed in any case.
+        own_splits: Whether the splits that the samples themselves have ("split": "train", or a source's folders) are
+            kept.
+        pictures: Names of entries that are further pictures although their values do not tell, such as arrays of depth.
+            Paths (`pathlib.Path`), PIL images and the bytes of images are such by themselves. For a path, a dict of
+            folders with further pictures by their names, whose files are called as the images are; `samples` may be
+            such a dict of folders, too, of which the first has the images. Or patterns of files below the path, the
+            first of the images: {"left": "image_2/*_10.png", "right": "image_3/*_10.png"}, see docs/pictures.md.
+        **settings: Those of `PackOptions`, by name: val=0.1, maxsize="1GB", encode="raw", size=64.
 
     Raises:
         SourceError: no image of a split can be read, or more than `max_rejected` of all images are rejected.

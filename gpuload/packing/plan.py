@@ -88,8 +88,11 @@ _MOST_CHARACTERS = 4096  # of a text in a manifest
 class SplitPlan:
     """One split: its samples in stored order, and where its shards end.
 
-    rows: int64 (N,), rows of the listing. ends: int64 (shards,); shard s holds rows[ends[s-1]:ends[s]].
-    measured: bool (N,), whether mean and std include the image's pixels.
+    Attributes:
+        name: Such as "train".
+        rows: int64 (N,), rows of the listing.
+        ends: int64 (shards,); shard s holds rows[ends[s-1]:ends[s]].
+        measured: bool (N,), whether mean and std include the image's pixels.
     """
 
     name: str
@@ -100,7 +103,13 @@ class SplitPlan:
 
 @dataclass(frozen=True)
 class PlannedSplit:
-    """One split of the plan: its name, and its new shards, whose files are numbered from `first_shard`."""
+    """One split of the plan.
+
+    Attributes:
+        name: Such as "train".
+        shards: The new ones.
+        first_shard: The number of the first of them.
+    """
 
     name: str
     shards: int
@@ -126,11 +135,18 @@ def shard_name(number: int) -> str:
 class RunState:
     """The decisions of a run, apart from the rows of its plan.
 
-    settings: those that must be the same in a run that resumes this one, by the names that messages use.
-    notes: from listing, for the user.
-    rejected: samples rejected while listing or skipped as duplicates; the first split reports them.
-    samples, bytes: number of listed samples, and size of their images. first_row: samples listed by earlier runs.
-    own_splits: whether the splits are the source's own. image: the name of the first picture.
+    Attributes:
+        settings: Those that must be the same in a run that resumes this one, by the names that messages use.
+        fields: What each sample has.
+        classes: Name of each class by its number; None if unknown.
+        notes: From listing, for the user.
+        rejected: Samples rejected while listing or skipped as duplicates; the first split reports them.
+        splits: Each with its new shards.
+        samples: Number of listed samples.
+        bytes: Size of their images.
+        first_row: Number of samples that earlier runs listed.
+        own_splits: Whether the splits are the source's own.
+        image: The name of the first picture.
     """
 
     settings: dict[str, Any]
@@ -199,7 +215,14 @@ def settings_of(source: Source, options: PackOptions) -> dict[str, Any]:
 def refuse_change(
     subject: str, before: Mapping[str, Any], now: Mapping[str, Any], advice: str
 ) -> None:
-    """Raises ArgumentError if a run is resumed with another setting. subject: what had those `before`."""
+    """Raises ArgumentError if a run is resumed with another setting.
+
+    Args:
+        subject: What was run before, the beginning of the message.
+        before: Its settings.
+        now: Those of this run.
+        advice: What to do instead, the end of the message.
+    """
     now = json.loads(json.dumps(now))
     for name in sorted({*now, "options"}):
         if before.get(name) != now.get(name):
@@ -653,9 +676,12 @@ def make_plan(
 ) -> tuple[SplitPlan, ...]:
     """The splits: the source's own if the listing has any, else in the order of `options.shares`.
 
-    firsts: int64 (N,), for each sample the row of the first one with the same image, into whose split it goes,
-        unless the splits are the source's own.
-    skipped: bool (N,), samples that are not packed.
+    Args:
+        listing: All samples of the source.
+        options: Of the run: shares, seed, and the sizes of shards.
+        firsts: int64 (N,), for each sample the row of the first one with the same image, into whose split it goes,
+            unless the splits are the source's own.
+        skipped: bool (N,), samples that are not packed.
     """
     spans = _sample_spans(listing)
     # The size must depend only on the data, never on the machine, so that the same input gives the same shards

@@ -20,7 +20,9 @@ _POLL_S = 0.2  # between two calls of `watch`
 class RayWorkers:
     """`Workers` for shards, with Ray tasks of one core each instead of processes.
 
-    count: largest number of concurrent tasks; None: the number of the cluster's cores.
+    Args:
+        count: Largest number of concurrent tasks; None: the number of the cluster's cores.
+        address: Of the cluster; None: a running one, else a new one.
 
     Raises:
         GpuloadError: there is no cluster at this address.
@@ -55,7 +57,13 @@ class RayWorkers:
         died: object,
         watch: Callable[[list[ShardJob]], None],
     ) -> Iterator[tuple[ShardJob, ShardReport]]:
-        """Runs all tasks; results come in any order. Never calls `died`, since each task handles its own process."""
+        """Runs all tasks; results come in any order.
+
+        Args:
+            tasks: One for each shard.
+            died: Never called, since each task handles its own process.
+            watch: Called a few times a second with the tasks in progress.
+        """
         ray = self._ray
         waiting = deque(tasks)
         running: dict[Any, ShardJob] = {}

@@ -52,11 +52,18 @@ _WRITE_BACK_BYTES = 8 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ShardJob(Blamable):
-    """A worker's task: to pack batch `number` of the plan into a shard.
+    """A worker's task: to pack a batch of the plan into a shard.
 
-    folder: of the shard. scratch: of its index rows, its report and the worker's position.
-    fields: all except the image. image: the name of that field.
-    first_shard, first_row: added to the numbers of shards and samples when shards are appended to a set.
+    Attributes:
+        source: Reads the images.
+        fields: All except the image.
+        encoding: How images are stored.
+        number: Of the batch in the plan.
+        folder: Where the shard is written.
+        scratch: Where its index rows, its report and the worker's position are written.
+        first_shard: Added to its number when shards are appended to a set.
+        first_row: Added to the numbers of its samples when shards are appended to a set.
+        image: The name of the field of the image.
     """
 
     source: Source
@@ -98,7 +105,11 @@ class ShardJob(Blamable):
 class StoringCost(NamedTuple):
     """What images have cost that are stored in another encoding.
 
-    images: their number. read_bytes, stored_bytes: before and after. seconds: of a core, for decoding and encoding.
+    Attributes:
+        images: Their number.
+        read_bytes: Their size before.
+        stored_bytes: Their size after.
+        seconds: Time of one core for decoding and encoding them.
     """
 
     images: float = 0
@@ -112,19 +123,23 @@ class ShardReport:
     """The content of a shard, filled while it is packed, or of several. As JSON it outlives the process that packed the
     shard.
 
-    shards: `ShardInfo`s as dicts; none if every sample was rejected, in which case there is no file.
-    rejected: of each sample its row in the listing, its name and the reason.
-    kinds, members: number of images by `StoredImage.kind`, and by the extensions of their members. extensions: number
-        of further pictures by field and extension, as in "depth.png" or "frames.*.jpg".
-    counts: of lists of pictures, the least and the most of a sample, by field.
-    histogram: 256 C exact counts of the values of each of C channels over the `measured` images; [] where these are not
-        uint8.
-    spread: of the measured images where these are not uint8, as `Spread.as_json` gives it, a part for each shard.
-    read_bytes: bytes of the images read from the source.
-    remarks: counts by a sentence for the user, see `Kind.remarks`.
-    seconds: that packing it took.
-    scales: counts of masks by field and scale, see `StoredMember`.
-    costs: of images that are stored in another encoding, `StoringCost`s by the change, such as "tiff → .npy".
+    Attributes:
+        shards: `ShardInfo`s as dicts; none if every sample was rejected, in which case there is no file.
+        rejected: Of each rejected sample its row in the listing, its name and the reason.
+        kinds: Number of images by `StoredImage.kind`.
+        members: Number of images by the extensions of their members.
+        histogram: 256 C exact counts of the values of each of C channels over the `measured` images; [] where these are
+            not uint8.
+        spread: How the values of measured images are distributed where these are not uint8, as `Spread.as_json` gives
+            it, a part for each shard.
+        measured: Number of images whose pixels were measured.
+        read_bytes: Bytes of the images read from the source.
+        remarks: Counts by a sentence for the user, see `Kind.remarks`.
+        seconds: How long packing it took.
+        scales: Counts of masks by field and scale, see `StoredMember`.
+        extensions: Number of further pictures by field and extension, as in "depth.png" or "frames.*.jpg".
+        counts: Of lists of pictures, the least and the most of a sample, by field.
+        costs: What images have cost that are stored in another encoding, by the change, such as "tiff → .npy".
     """
 
     shards: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -228,10 +243,13 @@ def pack_shard(job: ShardJob) -> ShardReport:
 
 
 def sample_key(number: int, name: str) -> str:
-    """A key for any name: the number in the listing makes it unique, a part of the name's stem makes it readable.
+    """A key for a sample of any name: the number makes it unique, a part of the name's stem makes it readable.
 
-    >>> sample_key(7, "cats/Élan vital.v2.JPG")
-    '00000007-lan-vital-v2'
+    >>> sample_key(7, "cats/Élan vital.v2.JPG")\n    '00000007-lan-vital-v2'
+
+    Args:
+        number: Of the sample in the listing.
+        name: Of the sample in the source.
     """
     stem = name.rpartition("/")[2].rpartition(".")[0]
     slug = _NO_SLUG.sub("-", stem).strip("-")[:40].rstrip("-")
@@ -250,7 +268,12 @@ class StoredList(NamedTuple):
     def columns(
         self, field: Field, places: Sequence[tuple[int, int]]
     ) -> dict[str, list[Any]]:
-        """The columns of the field. places: the offset and the size of each picture."""
+        """The columns of the field in the index.
+
+        Args:
+            field: The list of pictures.
+            places: The offset and the size of each picture in the shard, in bytes.
+        """
         names = list_columns(field.name)
         width, height, points = picture_columns(field.name)
         return {

@@ -30,7 +30,13 @@ class _OfImage(NamedTuple):
 
 
 class ChannelSpread(NamedTuple):
-    """Of all images. percentiles: by their numbers as texts, such as "99.9"."""
+    """How the values of each channel of all images are distributed.
+
+    Attributes:
+        mean: One number for each channel.
+        std: One number for each channel.
+        percentiles: Of each channel, by their numbers as texts, such as "99.9".
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]

@@ -266,11 +266,19 @@ def _sets_at(url: URL) -> list[URL]:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyJob(Blamable):
-    """Verifies shard `number` of a packed folder, which is at `path`.
+    """What a worker needs to verify one shard.
 
-    folder: of the index, and of the shard's DALI index. url: below which the shard lies, if it is to be downloaded.
-    most: bytes that may be downloaded. index: where it lies. partial: whether the shard may hold samples that are not
-    indexed, as `index` leaves some out.
+    Attributes:
+        path: Of the packed folder.
+        folder: Where its index and the shard's DALI index are, here.
+        number: Of the shard.
+        shard: What the manifest says of it.
+        fields: Of the set.
+        partial: Whether the shard may hold samples that are not indexed, as `index` leaves some out.
+        url: Below which the shard lies, if it is to be downloaded.
+        scratch: Where a downloaded shard and the worker's position are written.
+        most: Bytes that may be downloaded.
+        index: The file that is the index now.
     """
 
     path: Path

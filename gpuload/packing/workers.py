@@ -54,11 +54,14 @@ def start_server() -> None:
 
 
 class Workers(Generic[Task, Result]):
-    """Up to `count` processes that apply `function` to tasks; both must be picklable.
+    """Processes that apply a function to tasks; both must be picklable.
 
     Leaving the `with` block kills all processes.
 
-    need_main: whether tasks contain objects defined in the main module, which workers must then import.
+    Args:
+        count: Of processes, at most.
+        function: Takes a task and returns its result.
+        need_main: Whether tasks contain objects defined in the main module, which workers must then import.
     """
 
     def __init__(
@@ -77,8 +80,11 @@ class Workers(Generic[Task, Result]):
     ) -> Iterator[tuple[Task, Result]]:
         """Runs all tasks, and gives each with its result, in the order in which they arrive.
 
-        died: called with the task of a worker that died and its exit code (negative: the number of the signal);
-            returns the task to run instead, or raises. watch: called a few times a second with the tasks in progress.
+        Args:
+            tasks: In the order in which they begin.
+            died: Called with the task of a worker that died and its exit code (negative: the number of the signal);
+                returns the task to run instead, or raises.
+            watch: Called a few times a second with the tasks in progress.
 
         Raises:
             Exception: what `function` raised.
@@ -166,8 +172,10 @@ def read_position(path: Path) -> tuple[int, int]:
 class Blamable:
     """A task on the samples of a shard, one of which may kill the worker.
 
-    position: the file in which the worker notes where it is. time_limit_s: for one sample; SIGALRM kills the process
-    when it is exceeded. known_bad: samples (by position in the shard) that killed a worker, and why.
+    Attributes:
+        position: The file in which the worker notes where it is.
+        time_limit_s: For one sample; SIGALRM kills the process when it is exceeded.
+        known_bad: Samples (by position in the shard) that killed a worker, and why.
     """
 
     position: Path
@@ -185,10 +193,12 @@ class Blame:
         self._unexplained = 0
 
     def find(self, job: Blamed, code: int) -> Blamed | None:
-        """The job to run instead; None if no sample is to blame.
+        """Finds the sample that killed a worker. Returns the job to run instead; None if no sample is to blame.
 
-        code: the worker's exit code. SIGKILL may come from the kernel when memory is short, without a fault of the
-            sample, which is therefore tried again.
+        Args:
+            job: What the worker did.
+            code: The worker's exit code. SIGKILL may come from the kernel when memory is short, without a fault of the
+                sample, which is therefore tried again.
         """
         position, _ = read_position(job.position)
         job.position.unlink(missing_ok=True)

@@ -210,10 +210,13 @@ def build(
     augment: Augment,
     progress: Progress,
 ) -> tuple[dict[str, Any], Thumbnails]:
-    """The facts, with the picture of a batch as a data URI, and the thumbnails.
+    """Looks at packed sets, and returns the facts, with the picture of a batch as a data URI, and the thumbnails.
 
-    most_images: whose pixels are looked at, over all splits. augment: of the training that is shown. progress: is
-    called with the number of images that were looked at, of how many, and 0.
+    Args:
+        splits: What the report is about.
+        most_images: How many images are decoded, over all splits.
+        augment: How the training that is shown crops and changes images.
+        progress: Called with the number of images that were looked at, of how many, and 0.
 
     Raises:
         ShardError, RemoteError: a shard cannot be read. MissingPackageError: what loading needs is not installed.

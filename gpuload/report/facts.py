@@ -29,8 +29,11 @@ SIZES = np.dtype(
 class Classes:
     """The classes of a field over all samples.
 
-    names: where they are known. of_samples: whether a sample has one of them. counts: how often each class number
-    comes. examples: some numbers of samples with it.
+    Attributes:
+        names: By number, where they are known.
+        of_samples: Whether a sample has one of them.
+        counts: How often each class number comes.
+        examples: Some numbers of samples with each class.
     """
 
     names: ClassNames
@@ -39,7 +42,12 @@ class Classes:
     examples: dict[int, list[int]]
 
     def add(self, column: Any, numbers: I64) -> None:
-        """Counts those of some samples. column: of the index."""
+        """Counts the classes of some samples.
+
+        Args:
+            column: Of the index.
+            numbers: int64 (N,), which samples these are.
+        """
         if hasattr(column, "value_lengths"):
             values = flat(column)
             numbers = numbers[rows_of(column)]
@@ -58,8 +66,15 @@ class Classes:
 
 @dataclass(frozen=True)
 class SplitFacts:
-    """A split. sizes: `SIZES` (N,), in stored order. classes: of each field that has some, "label" first. looks: of the
-    images that were looked at and decode. undecodable: the others."""
+    """What is known of a split.
+
+    Attributes:
+        split: The packed set.
+        sizes: `SIZES` of N samples, in stored order.
+        classes: Those of each field that has some, "label" first.
+        looks: What was measured of the images that decode.
+        undecodable: Those that were looked at and do not decode.
+    """
 
     split: ReportSplit
     sizes: Array
@@ -73,9 +88,12 @@ def look_at_all(
     most_images: int,
     progress: Callable[[int, int, int], None],
 ) -> list[SplitFacts]:
-    """Reads the index of each split, and the pixels of at most so many images of all together.
+    """Reads the index of each split, and the pixels of some images.
 
-    progress: as of `build`.
+    Args:
+        splits: What the report is about.
+        most_images: How many images are decoded, over all splits.
+        progress: As of `build`.
     """
     indexes = [read_index(split.dataset) for split in splits]
     counts = list(shares([len(split.dataset) for split in splits], most_images))

@@ -52,7 +52,8 @@ LOOKS = np.dtype(
 def side_for(shorter: I64) -> int:
     """The side to which images are decoded, so that most are not enlarged: a multiple of 32.
 
-    shorter: (N,), their shorter sides in pixels.
+    Args:
+        shorter: int64 (N,), the shorter side of each in pixels.
     """
     usual = int(np.percentile(shorter, 10)) if len(shorter) else LARGEST_SIDE
     return max(SIDE, min(LARGEST_SIDE, usual // SIDE * SIDE))
@@ -61,11 +62,15 @@ def side_for(shorter: I64) -> int:
 def look_at(
     dataset: Dataset, numbers: I64, side: int, progress: Callable[[int], None]
 ) -> tuple[Array, Report]:
-    """Decodes these samples, given by their numbers in this data set, ascending, in threads, as small as `side`.
-
-    progress: is called with the number of images since its last call.
+    """Decodes samples in threads, and measures them. Returns what was measured, and the samples that do not decode.
 
     Returns what was measured, and the samples that do not decode.
+
+    Args:
+        dataset: That holds them.
+        numbers: int64 (N,), their numbers in this data set, ascending.
+        side: Pixels; a JPEG may be decoded smaller, but its sides not below this.
+        progress: Called with the number of images since its last call.
     """
     parts = [np.empty(0, LOOKS)]
     if not len(numbers):
@@ -254,10 +259,14 @@ _COUNTS: U8 = np.array(
 
 
 def close_pairs(hashes: U64, radius: int = RADIUS) -> Iterator[I64]:
-    """The rows of hashes that differ in at most `radius` bits, in parts of at most N pairs, int64 (pairs, 2).
+    """The rows of similar hashes, in parts of at most N pairs, int64 (pairs, 2).
 
     A pair may come several times. Of hashes that are alike in a band, each is compared with the next 2,000 of them, so
     that it costs O(N log N) and these comparisons, and O(N) of memory, however many images are nearly the same.
+
+    Args:
+        hashes: uint64 (N,).
+        radius: In how many bits two similar ones may differ.
     """
     edges = np.linspace(0, _BITS, radius + 2).astype(int)
     for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
@@ -283,10 +292,11 @@ def close_pairs(hashes: U64, radius: int = RADIUS) -> Iterator[I64]:
 
 
 def join_groups(root: I64, pairs: I64) -> I64:
-    """int64 (N,): the smallest row that each row is connected with, over any number of steps, by pairs (P, 2) and by
-    those that were joined before.
+    """The smallest row that each row is connected with, over any number of steps, int64 (N,).
 
-    root: what this returned of the pairs before, at first each row itself (`np.arange`).
+    Args:
+        root: int64 (N,), what this returned of earlier pairs; at first each row itself (`np.arange`).
+        pairs: int64 (P, 2), rows that are connected.
     """
     joined = np.arange(len(root))
     edges = root[pairs]

@@ -39,7 +39,13 @@ _MOST_BYTES = 40_000_000  # of the list
 
 @dataclass(frozen=True)
 class ReportSplit:
-    """A packed set of a report. name: its folder's. given: the path or URL as it was given, all that a page tells."""
+    """A packed set of a report.
+
+    Attributes:
+        name: Of its folder.
+        given: The path or URL as it was given, all that a page tells of the place.
+        dataset: Opened.
+    """
 
     name: str
     given: str
@@ -82,7 +88,13 @@ def training_split(splits: Sequence[ReportSplit]) -> ReportSplit:
 
 
 def describe(split: ReportSplit, number: int, value: str = "") -> dict[str, Any]:
-    """What a page and its JSON tell of a sample, given by its number in its whole set. value: why it is shown."""
+    """What a page and its JSON tell of a sample.
+
+    Args:
+        split: The packed set.
+        number: Of the sample in its whole set.
+        value: Why it is shown.
+    """
     row = split.dataset.row(number).to_pylist()[0]
     label = row.get("label") if "label" in split.dataset.fields else None
     return {

@@ -45,8 +45,14 @@ def by_stem(
     findings: Findings,
     tops: Sequence[str] = (),
 ) -> dict[str, dict[str, Ref]]:
-    """The files of each path without extension: an image as "image", others by their extension, one of these. tops: the
-    folders at the first level that are looked at; none: all."""
+    """The files of each path without extension: an image as "image", others by their extension, one of these.
+
+    Args:
+        files: The container that is looked through.
+        extensions: Of annotations, lower case, without a dot.
+        findings: Gets what is left out.
+        tops: The folders at the first level that are looked at; none: all.
+    """
     stems: dict[str, dict[str, Ref]] = {}
     for file in files.walk({*image_extensions(), *extensions}, findings):
         if tops and file.name.partition("/")[0] not in tops:
@@ -100,7 +106,12 @@ def parse_xml(text: bytes) -> Any:
 
 
 def read_text(files: Files, file: Ref, title: str) -> str:
-    """As `text_in`. title: of the source.
+    """The text of a file.
+
+    Args:
+        files: The container of the file.
+        file: That is read.
+        title: Of the source, for messages.
 
     Raises:
         SourceError: it cannot be read.
@@ -216,8 +227,13 @@ def read_or_reject(
 ) -> T | None:
     """What a function reads of the annotations of one image; None where they are damaged: the image is then left out.
 
-    text: the file of the annotations. form: what it should be. errors: that the function raises, besides those of
-        reading.
+    Args:
+        read: Reads and converts them.
+        image: That they describe.
+        text: The file of the annotations.
+        form: What that file should be, for the reason.
+        findings: Gets the image if it is left out.
+        *errors: What `read` may raise besides errors of reading a file.
     """
     expected: tuple[type[Exception], ...] = (OSError, DecodeError, *errors)
     try:
@@ -237,7 +253,10 @@ def read_or_reject(
 class NamedFiles:
     """The files of a container, by names that a table or a document gives.
 
-    title: of that text. root: the name of the container in messages.
+    Args:
+        files: The container.
+        title: Of the table or document, for messages.
+        root: What messages call the container.
     """
 
     def __init__(self, files: Files, title: str, root: object) -> None:
@@ -255,7 +274,11 @@ class NamedFiles:
             return None
 
     def find_all(self, names: Sequence[Any], complete: bool = True) -> list[Ref]:
-        """The file of each name. complete: whether names have the extension, which those of images else may lack.
+        """The file of each name.
+
+        Args:
+            names: As the table or document gives them.
+            complete: Whether names have the extension, which those of images else may lack.
 
         Raises:
             SourceError: a file does not exist, or several images have a name without extension.

@@ -23,8 +23,11 @@ from gpuload.types import WidthHeight
 class Contents:
     """What the annotations of a file, or of several splits, hold.
 
-    masks: whether boxes have areas or segmentations, so that crowds are kept. points: of an instance, in keypoints; 0
-    without. most_classes: of a whole image; 0 where annotations have boxes or captions.
+    Attributes:
+        captions: Whether there are any.
+        masks: Whether boxes have areas or segmentations, so that crowds are kept.
+        points: Of an instance, in keypoints; 0 without.
+        most_classes: Of a whole image; 0 where annotations have boxes or captions.
     """
 
     captions: bool

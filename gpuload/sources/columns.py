@@ -90,7 +90,8 @@ def check_columns(
 class Features:
     """Class names from Hugging Face's features, by column: of those with one class a row, and of all.
 
-    features: of the package `datasets`, by column: its objects, or their form in metadata.
+    Args:
+        features: By column, of the package `datasets`: its objects, or their form in metadata.
     """
 
     def __init__(self, features: Any = None) -> None:
@@ -158,7 +159,12 @@ def roles_of(
 ) -> dict[str, Names]:
     """The columns of each role that has one: those that the user named, else the first with a usual name.
 
-    known: the roles that usual names give.
+    Args:
+        title: Of the source, for messages.
+        present: The columns of the table.
+        columns: Those that the user named, by role.
+        known: The roles that usual names give.
+        features: What the table says of its columns.
 
     Raises:
         SourceError: see `check_columns`.
@@ -186,8 +192,15 @@ def roles_of(
 
 
 class Table(NamedTuple):
-    """Rows as dicts by column. find: reads the image where a row has its path instead of its bytes. lists: columns that
-    are known to hold lists of pictures; those are, too, that hold one in the first row."""
+    """Rows as dicts by column.
+
+    Attributes:
+        names: Of its columns.
+        rows: Each as a dict by column.
+        features: What the table says of its columns.
+        find: Reads the image where a row has its path instead of its bytes.
+        lists: Columns that are known to hold lists of pictures; those are, too, that hold one in the first row.
+    """
 
     names: Sequence[str]
     rows: Iterable[Row]
@@ -198,7 +211,12 @@ class Table(NamedTuple):
     def samples(
         self, title: str, columns: Mapping[str, Names], findings: Findings
     ) -> Iterator[Row]:
-        """columns: names by role, where they are not the usual ones.
+        """The rows of a listing, one for each row of the table.
+
+        Args:
+            title: Of the source, for messages.
+            columns: Names by role, where they are not the usual ones.
+            findings: Gets what the source reports.
 
         Raises:
             SourceError: a column that the user named does not exist, or no column holds images.

@@ -56,9 +56,14 @@ FORM_ERRORS = (
 class Drawing(NamedTuple):
     """What a tool says about one image.
 
-    image: its name as the tool writes it, perhaps a path on another machine or a URL; or its path without extension.
-    shapes: in pixels, or in shares of both sides if `in_shares`. size: (width, height) of the image that they were
-    drawn on; (0, 0): unknown. labels: classes of the whole image. split: "" where the tool does not tell it.
+    Attributes:
+        image: Its name as the tool writes it, perhaps a path on another machine or a URL; or its path without
+            extension.
+        shapes: What is drawn, in pixels, or in shares of both sides.
+        size: (width, height) of the image that they were drawn on; (0, 0): unknown.
+        labels: Classes of the whole image.
+        split: As the tool calls it; "" where it tells none.
+        in_shares: Whether coordinates are shares of both sides, 0..1.
     """
 
     image: str
@@ -123,8 +128,12 @@ class DrawnSource(FilesSource):
 
     @abstractmethod
     def drawings(self, findings: Findings) -> Iterator[Drawing]:
-        """A drawing for each image that the tool knows. The names of all classes, where the tool has an order of its
-        own, go to `findings.classes["boxes"]`."""
+        """A drawing for each image that the tool knows.
+
+        Args:
+            findings: Gets what the source reports; `findings.classes["boxes"]` the names of all classes, where the tool
+                has an order of its own.
+        """
 
     def sheets(self, findings: Findings, *extensions: str) -> Iterator[Ref]:
         """The files of annotations with these extensions that are of its kind."""
@@ -295,7 +304,10 @@ def size_of(data: bytes) -> WidthHeight:
 class Samples:
     """Makes rows, which have the same fields: those that any drawing needs.
 
-    numbered: names of the class numbers that shapes have for labels; None where those have no names.
+    Args:
+        drawings: Of all images, of which the fields follow.
+        findings: Gets what the source reports.
+        numbered: Names of the class numbers that shapes have for labels; None where those have no names.
     """
 
     def __init__(
@@ -331,7 +343,13 @@ class Samples:
             )
 
     def row(self, image: Ref, drawing: Drawing, size: WidthHeight) -> Row:
-        """A sample. size: of the image that was drawn on."""
+        """The row of one sample.
+
+        Args:
+            image: The file.
+            drawing: What the tool says about it.
+            size: (width, height) of the image that was drawn on.
+        """
         if not self._has_boxes:
             return {"image": image, **self._whole_classes(drawing)}
         shapes = [in_pixels(shape, size, drawing.in_shares) for shape in drawing.shapes]

@@ -26,7 +26,13 @@ class DocumentSource(DrawnSource):
     def read_document(
         self, file: Ref, findings: Findings, passed_over: Counter[str]
     ) -> Iterator[Drawing]:
-        """The drawings of one document. passed_over: counts what is no object."""
+        """The drawings of one document.
+
+        Args:
+            file: The document.
+            findings: Gets what the source reports.
+            passed_over: Counts what is no object, by what it is.
+        """
         raise NotImplementedError
 
     def document(self, file: Ref) -> Any:

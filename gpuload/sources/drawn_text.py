@@ -58,10 +58,15 @@ _MOT = (
 class Line(NamedTuple):
     """How a line of a text describes a box.
 
-    separator: of its words; "": blanks. box: numbers of the words that hold it. is_sized: whether these are x y width
-    height, else x0 y0 x1 y1. label: number of the word with the class. names: of the class numbers in these words; ()
-    where the words are names. first: the number of the first class. counted: number of a word that is 0 where the box
-    does not count; -1 without. crowd: the class of regions that are not annotated further.
+    Attributes:
+        separator: Between its words; "": blanks.
+        box: Numbers of the words that hold it.
+        is_sized: Whether these are x y width height, else x0 y0 x1 y1.
+        label: Number of the word with the class.
+        names: Of the class numbers in these words; () where the words are names.
+        first: The number of the first class.
+        counted: Number of a word that is 0 where the box does not count; -1 without.
+        crowd: The class of regions that are not annotated further.
     """
 
     separator: str

@@ -65,7 +65,10 @@ def is_hidden(name: str) -> bool:
 def readable(title: object, what: str, *errors: type[Exception]) -> Iterator[None]:
     """Turns errors of reading a file into one that names it; those of gpuload stay as they are.
 
-    what: what the file should be, with the advice for one that is not.
+    Args:
+        title: The file, for messages.
+        what: What it should be, with the advice for one that is not.
+        *errors: That reading may raise, besides OSError.
     """
     expected: tuple[type[Exception], ...] = (OSError, DecodeError, *errors)
     try:
@@ -100,8 +103,11 @@ def decode_text(data: bytes) -> str:
 class Ref(NamedTuple):
     """Stands in a row for an image, mask or array that the source reads later.
 
-    name: with slashes between folders. size: in bytes. address: what the container reads it by. detail: of an array,
-    see `ArrayKind.detail`.
+    Attributes:
+        name: With slashes between folders.
+        size: In bytes.
+        address: What the container reads it by.
+        detail: What is known of an array, see `ArrayKind.detail`.
     """
 
     name: str
@@ -113,20 +119,27 @@ class Ref(NamedTuple):
 class Findings:
     """What a source reports besides its rows.
 
-    rejected, notes: as a `Listing` has them. others: counts of files that are passed over, by extension.
-    classes: names of the class numbers of a field. category_ids: COCO's numbers of these classes, by field.
-    instances_of: see `Field.instances_of`, by field.
-    kinds: of fields whose kind does not follow from name or values.
-    fields: those that are known before their values.
-    picked: whether values are in the form that `Kind.parse` takes, not in that of samples.
-    origin: where the "split" of its rows comes from, for messages, unless it is a column.
-    doubts: columns of which it is not known how they are to be read, with the question to the user; an error, if they
-        are still here after all rows. settled: columns that have told it themselves.
-    images_alone: whether only images are wanted.
-    draws: whether its rows have `DRAWN_ON`, the (width, height) of the image that their annotations were drawn on; 0, 0
-        where that is unknown, or there are none.
-    strict: whether it is an error if only some images lie in folders named after splits; None where such folders do
-        not count as splits.
+    Args:
+        images_alone: Whether only images are wanted.
+
+    Attributes:
+        rejected: As of `Listing`.
+        notes: As of `Listing`.
+        others: Counts of files that are passed over, by extension.
+        classes: Names of the class numbers, by field.
+        category_ids: COCO's numbers of these classes, by field.
+        instances_of: See `Field.instances_of`, by field.
+        kinds: Of fields whose kind does not follow from name or values.
+        fields: Those that are known before their values.
+        picked: Whether values are in the form that `Kind.parse` takes, not in that of samples.
+        origin: Where the "split" of its rows comes from, for messages, unless it is a column.
+        doubts: Columns of which it is not known how they are to be read, with the question to the user; an error, if
+            they are still here after all rows.
+        settled: Columns that have told it themselves.
+        draws: Whether its rows have `DRAWN_ON`, the (width, height) of the image that their annotations were drawn on;
+            0, 0 where that is unknown, or there are none.
+        strict: Whether it is an error if only some images lie in folders named after splits; None where such folders do
+            not count as splits.
     """
 
     def __init__(self, images_alone: bool = False) -> None:
@@ -187,8 +200,11 @@ def by_count(counts: Counter[str]) -> str:
 
 
 def advice_on_images(others: Counter[str]) -> str:
-    """What to do with files that are images, but of kinds that are not read; "" if there are none. others: as
-    `Findings` has them."""
+    """What to do with files that are images, but of kinds that are not read; "" if there are none.
+
+    Args:
+        others: Counts of files that are passed over, by extension.
+    """
     advice = {
         _OTHER_IMAGES[name[1:]]: name for name in others if name[1:] in _OTHER_IMAGES
     }
@@ -268,9 +284,13 @@ class Files(ABC):
         return sorted(self.scan(below)[1])
 
     def walk(self, extensions: Collection[str], findings: Findings) -> Iterator[Ref]:
-        """Every file with one of these extensions (lower case, without a dot), folder by folder, sorted by name.
+        """Every file with one of some extensions, folder by folder, sorted by name.
 
         Files that are left out are reported to `findings`.
+
+        Args:
+            extensions: Lower case, without a dot.
+            findings: Gets the files that are left out.
         """
         if self.around:
             around = self.around.rstrip("/")
@@ -547,7 +567,8 @@ def extension_of(name: str) -> str:
 class Names:
     """The folders and files of a container, by folder, from a list of all names.
 
-    names: with slashes between folders; the name of an empty folder ends in one.
+    Args:
+        names: All of them, with slashes between folders; the name of an empty folder ends in one.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

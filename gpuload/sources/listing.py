@@ -54,8 +54,10 @@ BESIDE = "bytes_beside"
 class SourceSplits:
     """The split of each sample of a listing.
 
-    names: of the splits that hold a sample, in the order train, val, test. numbers: int64 (N,), the place in `names`.
-    origin: where they come from, for messages, such as "by its folders 'train', 'valid'".
+    Attributes:
+        names: Of the splits that hold a sample, in the order train, val, test.
+        numbers: int64 (N,), the place of each sample's split in `names`.
+        origin: Where they come from, for messages, such as "by its folders 'train', 'valid'".
     """
 
     names: tuple[str, ...]
@@ -84,9 +86,12 @@ def split_called(name: object) -> str:
 
 
 def splits_called(title: str, subject: str, names: Iterable[str]) -> dict[str, str]:
-    """The split for each name that is one of a split.
+    """The split for each name that means one.
 
-    subject: the things that are named, for messages, such as "its folders".
+    Args:
+        title: Of the source, for messages.
+        subject: The things that are named, for messages, such as "its folders".
+        names: Of things such as folders.
 
     Raises:
         SourceError: two names mean the same split.
@@ -191,8 +196,11 @@ def splits_of_paths(
 ) -> SourceSplits | None:
     """Splits of images by the first folder that they do not all share; None if it is not named after a split.
 
-    strict: whether it is an error if only some of these folders are named after splits. Otherwise they then do not
-        count as splits, nor does a single one.
+    Args:
+        title: Of the source, for messages.
+        names: Paths of all images, with slashes between folders.
+        strict: Whether it is an error if only some of these folders are named after splits. Otherwise they then do not
+            count as splits, nor does a single one.
 
     Raises:
         SourceError: see `strict`, and `splits_called`.
@@ -242,7 +250,11 @@ def splits_of_column(
 ) -> list[str]:
     """The split of each row, by a column; [] if none of its values is the name of a split.
 
-    asked: whether the user named the column.
+    Args:
+        title: Of the source, for messages.
+        column: Its name.
+        values: One for each row.
+        asked: Whether the user named the column.
 
     Raises:
         SourceError: only some of the values are names of splits, or none of a column that the user named.
@@ -258,9 +270,12 @@ def splits_of_column(
 
 @dataclass(frozen=True)
 class Rejection:
-    """One image that was left out: its name in the source, and why.
+    """One image that was left out.
 
-    asked: whether the user asked for it (a copy, an image in no list of its split), so it is not a fault.
+    Attributes:
+        source: Its name in the source.
+        reason: Why it was left out.
+        asked: Whether the user asked for it (a copy, an image in no list of its split), so it is not a fault.
     """
 
     source: str
@@ -272,17 +287,19 @@ class Rejection:
 class Listing:
     """All samples of a source, in an order that depends on nothing but the source.
 
-    samples: a row a sample: `name` (text; becomes the index column `source`), `bytes` (int64, size of the image as it
-        lies in the source), `where` (text, its address) unless that is the name, where the source tells it
-        `drawn_width` and `drawn_height` (int32, of the image that annotations were drawn on, 0 for unknown), with
-        further pictures `bytes_beside` (int64, size of these and of masks and arrays), then for each field its columns,
-        or for what stays in the shard one column of its name with the address, of a list of pictures with all of them.
-    fields: what a sample has besides its image.
-    classes: name of each class by its number; None if unknown.
-    rejected: images that were left out while listing.
-    notes: sentences for the user about what the source holds or skips.
-    splits: the split of each sample, if the source has splits; else the packer draws them.
-    image: the name of the first picture, whose address and size the samples have.
+    Attributes:
+        samples: A row a sample: `name` (text; becomes the index column `source`), `bytes` (int64, size of the image as
+            it lies in the source), `where` (text, its address) unless that is the name, where the source tells it
+            `drawn_width` and `drawn_height` (int32, of the image that annotations were drawn on, 0 for unknown), with
+            further pictures `bytes_beside` (int64, size of these and of masks and arrays), then for each field its
+            columns, or for what stays in the shard one column of its name with the address, of a list of pictures with
+            all of them.
+        fields: What a sample has besides its image.
+        classes: Name of each class by its number; None if unknown.
+        rejected: Images that were left out while listing.
+        notes: Sentences for the user about what the source holds or skips.
+        splits: The split of each sample, if the source has splits; else the packer draws them.
+        image: The name of the first picture, whose address and size the samples have.
     """
 
     samples: pa.Table

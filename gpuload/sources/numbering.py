@@ -33,9 +33,14 @@ def read_classes(path: str | Path) -> tuple[str, ...]:
 
 
 def renumber(listing: Listing, names: tuple[str, ...], title: str) -> Listing:
-    """The listing with the classes of all fields numbered by `names`.
+    """The listing with the classes of all fields numbered anew.
 
     Classes that no sample has may be missing among the names of the source, or in the file.
+
+    Args:
+        listing: Of a source that numbers its classes otherwise.
+        names: Of the classes, by their new numbers.
+        title: Of the source, for messages.
 
     Raises:
         SourceError: the source has numbers without names, or a class that samples have is not in the file.

@@ -43,8 +43,13 @@ def class_key(keys: Sequence[str]) -> str:
 class ObjectColumn:
     """The values of one column.
 
-    column: its name. corners: whether boxes are x0 y0 x1 y1. is_named: whether the user said which of both they are.
-    is_typed: whether the schema says that all values are objects, so that an empty one is an image without any.
+    Args:
+        title: Of the source, for messages.
+        column: Its name.
+        findings: Gets the classes, and questions to the user.
+        corners: Whether boxes are x0 y0 x1 y1.
+        is_named: Whether the user said which of both they are.
+        is_typed: Whether the schema says that all values are objects, so that an empty one is an image without any.
     """
 
     def __init__(
@@ -76,7 +81,10 @@ class ObjectColumn:
     def fields(self, value: Any, row: Mapping[str, Any], image: Any) -> dict[str, Any]:
         """The fields of an image: boxes, their classes, and the classes in the image.
 
-        row: as it is stored, perhaps with the size of the image.
+        Args:
+            value: Of the column.
+            row: The row as it is stored, perhaps with the size of the image.
+            image: The image of the row.
 
         Raises:
             SourceError: it is no such value, or its boxes are x0 y0 x1 y1 and were taken for the other.

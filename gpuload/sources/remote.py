@@ -147,10 +147,13 @@ async def _read(objects: Objects, name: str) -> bytes:
 
 
 class Copies:
-    """The files that a URL means: one, those that fit its wildcards, or those of a folder (`Files.split_files`).
-
-    suffixes: of their names. takes_all: whether those of a folder are all that it holds, whatever their names. A
+    """The files that a URL means: one, those that fit its wildcards, or those of a folder (`Files.split_files`). A
     resumed run finds the copies of the run before.
+
+    Args:
+        url: Of a file, or of a folder, perhaps with wildcards.
+        suffixes: With which names of files end.
+        takes_all: Whether those of a folder are all that it holds, whatever their names.
 
     Raises:
         SourceError: there are none. ArgumentError, RemoteError: the URL cannot be listed.

@@ -24,9 +24,12 @@ _ARC_STEPS = 32  # corners of the polygon that stands for a circle or an ellipse
 class Shape(NamedTuple):
     """An object on an image.
 
-    label: the name of its class, or its number where the tool writes numbers. corners: of its box. outline: COCO's
-    segmentation, or a mask (H, W); () without. crowd: whether it is a group. points: keypoints, flat, x y visibility
-    (2: visible, 1: hidden, 0: not labelled).
+    Attributes:
+        label: The name of its class, or its number where the tool writes numbers.
+        corners: x0, y0, x1, y1 of its box.
+        outline: COCO's segmentation, or a mask (H, W); () without.
+        crowd: Whether it is a group.
+        points: Keypoints, flat, x y visibility (2: visible, 1: hidden, 0: not labelled).
     """
 
     label: str | int
@@ -68,8 +71,13 @@ def blank_mask(height: int, width: int) -> Array:
 
 
 class Runs(NamedTuple):
-    """A mask as Kaggle's tables have it: starts and lengths of runs of pixels, numbered from 1. by_rows: whether these
-    go along rows, else down columns."""
+    """A mask as Kaggle's tables have it: runs of pixels, which are numbered from 1.
+
+    Attributes:
+        starts: The first pixel of each run.
+        lengths: Pixels of each run.
+        by_rows: Whether runs go along rows, else down columns.
+    """
 
     starts: Sequence[int]
     lengths: Sequence[int]
@@ -128,7 +136,14 @@ def _turned(offsets: Sequence[Point], degrees: float, center: Point) -> list[Poi
 
 
 def ellipse(label: str, center: Point, radii: Point, degrees: float = 0) -> Shape:
-    """An ellipse as a polygon, with its own box. degrees: by which it is turned clockwise."""
+    """An ellipse as a polygon, with its own box.
+
+    Args:
+        label: Of the shape.
+        center: (x, y).
+        radii: Along x and y, before it is turned.
+        degrees: By which it is turned clockwise.
+    """
     angles = [2 * math.pi * step / _ARC_STEPS for step in range(_ARC_STEPS)]
     offsets = [
         (radii[0] * math.cos(angle), radii[1] * math.sin(angle)) for angle in angles

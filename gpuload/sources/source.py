@@ -36,9 +36,10 @@ FALLBACK = 0.1  # where nothing else recognises anything
 class Sight(NamedTuple):
     """What a source recognises in a place.
 
-    confidence: how sure it is, above 0 and up to 1, see `CERTAIN`. The surest source packs the place.
-    reason: what it sees there, such as "holds data.yaml and labels beside images", for messages.
-    uses: names of the files of annotations that it reads. Others that lie there are a question to the user.
+    Attributes:
+        confidence: How sure it is, above 0 and up to 1, see `CERTAIN`. The surest source packs the place.
+        reason: What it sees there, such as "holds data.yaml and labels beside images", for messages.
+        uses: Names of the files of annotations that it reads. Others that lie there are a question to the user.
     """
 
     confidence: float
@@ -187,7 +188,10 @@ class Source(ABC):
 
     @abstractmethod
     def rows(self, findings: Findings) -> Iterator[Row]:
-        """Each sample, once, by `self.options`; notes and rejected files go to `findings`.
+        """Each sample, once, by `self.options`.
+
+        Args:
+            findings: Gets notes and rejected files.
 
         Raises:
             SourceError: there is no sample, or the data contradict themselves.
@@ -247,7 +251,11 @@ class Source(ABC):
             rows.fill_spool(self, scratch)
 
     def share(self, scratch: Path) -> None:  # noqa: B027 -- for sources that unpack something
-        """Called after `prepare` where workers are on other machines, which share the folder `scratch`."""
+        """Called after `prepare` where workers are on other machines.
+
+        Args:
+            scratch: A folder that all machines share.
+        """
 
     def list_samples(self) -> listing.Listing:
         """Every sample: names and numbers, no pixels; in an order that depends on the source alone.
@@ -279,8 +287,12 @@ class Source(ABC):
         return rows.read_spool(self._scratch, address)
 
     def files_here(self, suffix: str) -> list[Path]:
-        """The files with this suffix, sorted: those of the folder (`Files.split_files`), those that match wildcards, or
-        the one at the path."""
+        """The files of one kind, sorted: those of the folder (`Files.split_files`), those that match wildcards, or the
+        one at the path.
+
+        Args:
+            suffix: With which their names end.
+        """
         if self._local.is_dir():
             paths = [
                 self._local / name for name in Folder(self._local).split_files(suffix)
@@ -391,9 +403,11 @@ def located(path: Any) -> Path | URL:
 def open_files(
     root: str | Path | URL | Files, zip_encoding: str | None = None
 ) -> Files:
-    """The container at a path: an archive by its name, else a folder, perhaps at a URL; a container is given back.
+    """Opens the container at a path: an archive by its name, else a folder, perhaps at a URL.
 
-    zip_encoding: of names in a zip archive, see `ZipArchive`.
+    Args:
+        root: The path; a container is given back.
+        zip_encoding: Of names in a zip archive, see `ZipArchive`.
     """
     if isinstance(root, Files):
         return root

@@ -42,7 +42,12 @@ class _Part(NamedTuple):
 
 
 class NamedSplits(NamedTuple):
-    """split_of: the split of each image; {} where nothing divides them. lists: names of the lists that were read."""
+    """What lists say of the splits of images.
+
+    Attributes:
+        split_of: The split of each image; {} where nothing divides them.
+        lists: Names of the lists that were read.
+    """
 
     split_of: dict[str, str]
     lists: frozenset[str] = frozenset()
@@ -54,7 +59,13 @@ def named_splits_of(
     """The splits by `data.yaml`, else by `obj.data`, else by lists such as `train.txt`, else by words in the names of
     folders.
 
-    Images that the lists do not name are left out, with that reason. title: of the source.
+    Images that the lists do not name are left out, with that reason.
+
+    Args:
+        files: The container.
+        title: Of the source, for messages.
+        images: Names of all images in it.
+        findings: Gets the images that are left out.
 
     Raises:
         SourceError: an image is in two splits, or images are in none and nothing says why.
@@ -281,11 +292,13 @@ class _NamedPaths:
 
 
 def read_yaml(files: Files, file: Ref, title: str, as_texts: bool = False) -> Any:
-    """A small YAML document.
+    """The content of a small YAML document.
 
     Args:
-        title: of the source.
-        as_texts: whether values stay as they are written: `no`, `007`, `1.10`.
+        files: The container of the file.
+        file: That is read.
+        title: Of the source, for messages.
+        as_texts: Whether values stay as they are written: `no`, `007`, `1.10`.
 
     Raises:
         SourceError: it cannot be read. MissingPackageError: PyYAML cannot be used.

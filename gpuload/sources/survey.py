@@ -20,8 +20,13 @@ from gpuload.sources.listing import words_of_splits
 
 
 class AnnotationKind(NamedTuple):
-    """A kind of files of annotations. title: in messages. form: the format of sources that reads them; "labels" for
-    those that are given by that option, "" for those that nothing reads."""
+    """A kind of files of annotations.
+
+    Attributes:
+        title: What messages call it.
+        form: The format of sources that reads them; "labels" for those that are given by that option, "" for those that
+            nothing reads.
+    """
 
     title: str
     form: str = ""
@@ -100,7 +105,12 @@ _TRACK = re.compile(r"\d+,-?\d+(,-?[\d.]+){5,}")
 
 
 class AnnotationFile(NamedTuple):
-    """A file that describes images. kind: one of `KINDS`."""
+    """A file that describes images.
+
+    Attributes:
+        name: In its container.
+        kind: One of `KINDS`.
+    """
 
     name: str
     kind: str
@@ -126,7 +136,10 @@ def survey(files: Files) -> list[AnnotationFile]:
 def kind_of_file(files: Files, name: str, is_partner: bool = False) -> str:
     """The kind of a file by its content, one of `KINDS`; "" for one that is none.
 
-    is_partner: whether an image is called as it is.
+    Args:
+        files: The container of the file.
+        name: Of the file in it.
+        is_partner: Whether an image has the same name but for the extension.
     """
     return _sniff(name, _text_of(files, name), is_partner)
 

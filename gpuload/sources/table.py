@@ -79,15 +79,16 @@ class TableOptions(ColumnOptions):
 class TableSource(FilesSource):
     """Images named by a CSV, TSV, JSONL or Parquet table.
 
-    root: the folder that paths in the table are relative to. They may lack the extension.
-    columns: names of columns by what they hold: "path", "label" (a class), "target" (one or more columns of floats),
-        "integers" (whole numbers), "labels" (several classes), "caption", "boxes" (x0 y0 x1 y1 and perhaps a class, as
-        a list of lists), "keypoints" (a list of instances), "mask" (the path of one), "split". A role without a name
-        takes the first of its usual names that the table has.
-
     Labels that are all whole numbers are class numbers. Any other text is a class name, and classes are numbered in
     sorted order. Samples are in the order of the table. A column gives their splits, or else the folders of the images,
     if each is named after a split.
+
+    Args:
+        root: The folder that paths in the table are relative to. They may lack the extension.
+        options: `columns` names columns by what they hold: "path", "label" (a class), "target" (one or more columns of
+            floats), "integers" (whole numbers), "labels" (several classes), "caption", "boxes" (x0 y0 x1 y1 and perhaps
+            a class, as a list of lists), "keypoints" (a list of instances), "mask" (the path of one), "split". A role
+            without a name takes the first of its usual names that the table has.
     """
 
     Options = TableOptions

@@ -328,7 +328,13 @@ class _Packed:
 def by_extension(
     path: Path, key: str, members: Sequence[Member], fold: bool = False
 ) -> dict[str, Member]:
-    """The members of a sample by extension. fold: whether to convert these to lower case.
+    """The members of a sample by extension.
+
+    Args:
+        path: Of the shard, for messages.
+        key: Of the sample, for messages.
+        members: Of the sample.
+        fold: Whether extensions are converted to lower case.
 
     Raises:
         ShardError: two members have the same.

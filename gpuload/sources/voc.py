@@ -60,7 +60,13 @@ _LINES = "YOLO's boxes: lines of class, x, y, width and height, in shares of the
 
 
 class VocObjects(NamedTuple):
-    """What an XML says of its image. boxes: x0 y0 x1 y1. names: their classes. size: of the image; (0, 0): unknown."""
+    """What an XML says of its image.
+
+    Attributes:
+        boxes: x0, y0, x1, y1 of each, in pixels.
+        names: Of the class of each.
+        size: (width, height) of the image; (0, 0): unknown.
+    """
 
     boxes: list[list[float]]
     names: list[str]

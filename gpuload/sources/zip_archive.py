@@ -36,7 +36,12 @@ class ZipArchive(Archive):
     Addresses say where a member lies and how it is packed, so that workers need not parse the directory.
 
     Names are UTF-8 where the archive says so (by a flag, or in Info-ZIP's Unicode field), or where they can be nothing
-    else. encoding: of all others, such as "gbk"; without one they are an error, as any code page might be meant.
+    else.
+
+    Args:
+        path: Of the archive.
+        encoding: Of names that are not known to be UTF-8, such as "gbk"; None: they are an error, as any code page
+            might be meant.
     """
 
     def __init__(self, path: str | Path, encoding: str | None = None) -> None:

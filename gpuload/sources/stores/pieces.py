@@ -147,7 +147,12 @@ class StoreFile:
         return data
 
     def offsets(self, start: int, count: int, dtype: str = "<u4") -> list[int]:
-        """Where each of `count` records begins, and where the last one ends.
+        """Where each of some records begins, and where the last one ends.
+
+        Args:
+            start: Of the first of these numbers in the file, in bytes.
+            count: Number of records.
+            dtype: Of the numbers.
 
         Raises:
             ValueError: these numbers are not all there, descend, begin within themselves or leave the file.

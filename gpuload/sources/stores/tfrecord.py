@@ -67,7 +67,11 @@ class TfRecordSource(ExampleSource):
 
     @classmethod
     def recognise(cls, files: Files) -> Sight | None:
-        """Also by the begin of one of its files: slim's names, such as train-00000-of-01024, say nothing of it."""
+        """Also by the begin of one of its files: slim's names, such as train-00000-of-01024, say nothing of it.
+
+        Args:
+            files: The container at the path.
+        """
         sight = super().recognise(files)
         path = getattr(files, "path", None)
         if sight is None or not isinstance(path, Path):
