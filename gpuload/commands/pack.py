@@ -209,7 +209,11 @@ class Pack:
         )
 
     def _open_source(self, out: Path | None) -> Source:
-        """The source. out: the output folder, if it is local."""
+        """The source.
+
+        Args:
+            out: The output folder, if it is local.
+        """
         pictures = parse_pictures(self.picture)
         if are_patterns(pictures):
             others = {

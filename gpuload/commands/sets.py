@@ -289,7 +289,11 @@ class Info:
     def _contents(
         self, dataset: Any, numbers: dict[str, set[int]]
     ) -> list[tuple[str, str]]:
-        """Rows on what a set holds. numbers: the class numbers of fields."""
+        """Rows on what a set holds.
+
+        Args:
+            numbers: The class numbers of fields.
+        """
         manifest = dataset.manifest
         ranges = {
             name: f" from {min(classes):,} to {max(classes):,}"

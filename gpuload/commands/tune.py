@@ -149,7 +149,11 @@ class Tune:
             return loader.device, len(loader.dataset), usual
 
     def _show(self, measured: Sequence[Measured]) -> None:
-        """Prints what was measured, the fastest first. measured: the defaults, and then the others."""
+        """Prints what was measured, the fastest first.
+
+        Args:
+            measured: The defaults, and then the others.
+        """
         defaults = measured[0]
         best = max(measured, key=lambda setting: setting.rate)
         in_order = _fastest_first(measured)
@@ -187,7 +191,9 @@ class Tune:
     ) -> list[Measured]:
         """The settings: the defaults, what differs from them in one argument, and the best values together.
 
-        usual: the default of each argument. others: the values that it may have, too.
+        Args:
+            usual: The default of each argument.
+            others: The values that it may have, too.
         """
         self.measure(usual, 0)  # warms the page cache, and the libraries
         defaults = Measured(usual)

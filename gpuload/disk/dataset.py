@@ -315,7 +315,11 @@ class Dataset:
         return hashlib.sha256(content).hexdigest()[:16]
 
     def _select(self, stored: I64, tiles: Tiles | None = None) -> None:
-        """stored: int64 (len,), ascending; with tiles, a number may be repeated."""
+        """Makes some of the stored samples those of this data set.
+
+        Args:
+            stored: int64 (len,), ascending; with tiles, a number may be repeated.
+        """
         self._selected = stored
         self.tiling = tiles
         self.shard_sizes = np.diff(np.searchsorted(stored, self.first_samples))
@@ -446,7 +450,11 @@ class Dataset:
         return shards
 
     def _locate(self, samples: I64) -> tuple[I64, I64]:
-        """The shard of each sample, and its row there; samples: as for `shards_of`."""
+        """The shard of each sample, and its row there.
+
+        Args:
+            samples: As for `shards_of`.
+        """
         shards = self.shards_of(samples)
         rows: I64 = samples - self.first_samples[shards]
         return shards, rows
@@ -694,7 +702,10 @@ def _find_keys(
     shards: Sequence[int] | None = None,
 ) -> I64:
     """int64 (n,): the numbers, in the stored order of the whole set, of the samples with one of these keys, or of these
-    values of another column. shards: to look in; None: in all.
+    values of another column.
+
+    Args:
+        shards: To look in; None: in all.
 
     Raises:
         ArgumentError: a key is not text, but holds lone surrogates.
@@ -717,8 +728,9 @@ def _find_keys(
 def _find_excluded(dataset: Dataset, exclude: str | Path | Sequence[str]) -> I64:
     """int64 (n,): the numbers of these samples in the stored order of the whole set.
 
-    exclude: path of a quarantine list, whose samples need not be in this set; or keys, each of which must be. With
-    keys, the keys of all shards are read.
+    Args:
+        exclude: Path of a quarantine list, whose samples need not be in this set; or keys, each of which must be. With
+            keys, the keys of all shards are read.
 
     Raises:
         ArgumentError: there is no such key, or the list cannot be read.

@@ -188,7 +188,10 @@ def _opened_last(folder: Path) -> Path | None:
 
 
 async def _read_manifest(objects: Objects, give_up_s: float | None = None) -> bytes:
-    """The manifest's text; give_up_s: as for `Objects.read`.
+    """The manifest's text.
+
+    Args:
+        give_up_s: As of `Objects.read`.
 
     Raises:
         FormatError: there is none, so it is no packed set, or it is too long. RemoteError: it cannot be read.
@@ -223,7 +226,8 @@ async def _read_manifest(objects: Objects, give_up_s: float | None = None) -> by
 def _remote_index(objects: Objects, folder: Path, manifest: Manifest) -> Index:
     """The index of a set at a URL: a small one is downloaded as a whole, of a large one the rows that are needed.
 
-    folder: of the cache.
+    Args:
+        folder: Of the cache.
     """
     path = folder / index_file.FILE_NAME
     spans = manifest.index_spans
@@ -396,7 +400,11 @@ async def _copy_shard(objects: Objects, folder: Path, info: ShardInfo) -> None:
 async def _fetch_files(
     objects: Objects, folder: Path, *names: str, most: int | None
 ) -> None:
-    """Downloads these files without verifying them; skips those that do not exist. most: bytes of each."""
+    """Downloads these files without verifying them; skips those that do not exist.
+
+    Args:
+        most: Bytes of each.
+    """
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with suppress(NoSuchObjectError):

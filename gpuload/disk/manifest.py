@@ -557,7 +557,10 @@ _RULES: dict[type, Mapping[str, Rule[Any]]] = {
 
 
 def _checked(where: str, found: Any, kind: type) -> dict[str, Any]:
-    """The values of an object's fields, as the rules of `kind` read them. where: it stands in the manifest.
+    """The values of an object's fields, as the rules of `kind` read them.
+
+    Args:
+        where: Where the object stands in the manifest, for the message.
 
     Raises:
         ValueError: one is missing, or is not of its type or in its range.

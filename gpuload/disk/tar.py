@@ -146,7 +146,11 @@ def read_members(
 
 
 class _DamagedError(Exception):
-    """What is wrong, and at which byte. extended: in an extended header, which describes the member after it."""
+    """What is wrong, and at which byte.
+
+    Args:
+        extended: Whether it is in an extended header, which describes the member after it.
+    """
 
     def __init__(self, fault: str, at: int, extended: bool = False) -> None:
         super().__init__(f"{fault} at byte {at:,}")
@@ -154,7 +158,13 @@ class _DamagedError(Exception):
 
 
 class _Header(NamedTuple):
-    """A header block. name: also of an extended header. size: of the data behind it, in bytes. kind: its type flag."""
+    """A header block.
+
+    Attributes:
+        name: Also of an extended header.
+        size: Of the data behind it, in bytes.
+        kind: Its type flag.
+    """
 
     name: bytes
     size: int

@@ -82,7 +82,12 @@ def _disk_rate(findings: Sequence[Finding]) -> float | None:
 
 
 def _of_speed(trials: Sequence[dict[str, Any]], disk: float | None) -> list[str]:
-    """trials: of the decoders that work. disk: its bytes/s, where they are known."""
+    """What the measured speeds tell of the machine.
+
+    Args:
+        trials: Of the decoders that work.
+        disk: Its bytes/s, where they are known.
+    """
     # What device="auto" and decoder="auto" take: a GPU, else the native decoder.
     used = min(
         trials,

@@ -54,25 +54,26 @@ _ROUNDING_PX = 0.5  # a box that reaches this far over an edge was only rounded,
 class Boxes(FieldSpec):
     """Boxes as `PaddedBoxes`, in pixels of the batch's images: moved by crop, resize and flips, and clipped.
 
-    name: of the packed field.
-    format: "xyxy" (left, top, right, bottom), "xywh" (left, top, width, height) or "cxcywh" (centre, width, height).
-        Coordinates are those of pixel edges: the box of a whole image is 0, 0, width, height.
-    min_visible: boxes with less than this fraction of their area in the image are dropped; boxes of which nothing is
-        visible are always dropped.
-    max_boxes: M of every batch; of an image with more boxes the first ones are kept. By default the largest number of
-        boxes in an image of the batch.
-    as_targets: gives what torchvision's detection models train with instead: a list of N dicts with "boxes", float32
-        (n, 4), "labels", int64 (n,), see `numbers`, "area", float32 (n,), "iscrowd", int64 (n,), and "image_id":
-        COCO's, where the set was packed from its JSON, else the sample's index. The area is the packed one, scaled as
-        the box: COCO's of the instance, else that of the box.
-    numbers: the "labels" of these targets: "from 1" are the class numbers plus 1, since torchvision's models have their
-        background at 0; "from 0" the class numbers themselves; "coco" the numbers of COCO's categories, of a set that
-        was packed from its JSON, which models trained on COCO use.
-    masks: adds "masks" to these, uint8 (n, height, width), 1 where an instance is; of each image's own size where
-        images come as a list.
-    crowds: keeps boxes that COCO marks as crowds, with "iscrowd" 1, for evaluation. For training they are left out.
-    keypoints: name of the packed keypoints of the same instances, in the order of the boxes, as COCO's JSON gives them:
-        adds "keypoints" to these, float32 (n, K, 3), those of each box, also where none of them is visible.
+    Attributes:
+        name: Of the packed field.
+        format: "xyxy" (left, top, right, bottom), "xywh" (left, top, width, height) or "cxcywh" (centre, width,
+            height). Coordinates are those of pixel edges: the box of a whole image is 0, 0, width, height.
+        min_visible: Boxes with less than this fraction of their area in the image are dropped; boxes of which nothing
+            is visible are always dropped.
+        max_boxes: M of every batch; of an image with more boxes the first ones are kept. By default the largest number
+            of boxes in an image of the batch.
+        as_targets: Gives what torchvision's detection models train with instead: a list of N dicts with "boxes",
+            float32 (n, 4), "labels", int64 (n,), see `numbers`, "area", float32 (n,), "iscrowd", int64 (n,), and
+            "image_id": COCO's, where the set was packed from its JSON, else the sample's index. The area is the packed
+            one, scaled as the box: COCO's of the instance, else that of the box.
+        masks: Adds "masks" to these, uint8 (n, height, width), 1 where an instance is; of each image's own size where
+            images come as a list.
+        crowds: Keeps boxes that COCO marks as crowds, with "iscrowd" 1, for evaluation. For training they are left out.
+        numbers: The "labels" of these targets: "from 1" are the class numbers plus 1, since torchvision's models have
+            their background at 0; "from 0" the class numbers themselves; "coco" the numbers of COCO's categories, of a
+            set that was packed from its JSON, which models trained on COCO use.
+        keypoints: Name of the packed keypoints of the same instances, in the order of the boxes, as COCO's JSON gives
+            them: adds "keypoints" to these, float32 (n, K, 3), those of each box, also where none of them is visible.
 
     Raises:
         ArgumentError: the format is unknown, min_visible is outside 0..1, max_boxes is below 1, or masks, crowds,

@@ -38,14 +38,15 @@ _NONE = 1
 class Captions(FieldSpec):
     """One caption for each sample, as a list of N str, or what a tokenizer makes of it.
 
-    name: of a field of kind "caption", one text for each sample, or of kind "json", a text or a list of texts: of these
-        one is drawn each time, by (seed, epoch, sample).
-    dropout: probability that the text is `empty` instead, for classifier-free guidance; drawn in the same way.
-    lines: each line of a text of kind "caption" is a caption of its own; empty lines are none.
-    tokenizer: called with the list of N texts, in the thread that reads batches ahead of the decoder. It returns an
-        array or a tensor of N rows, a list of N, or a dict of these, such as transformers' tokenizers do; arrays are
-        handed over on the batch's device.
-    empty: the text that stands for a caption that is left out.
+    Attributes:
+        name: Of a field of kind "caption", one text for each sample, or of kind "json", a text or a list of texts: of
+            these one is drawn each time, by (seed, epoch, sample).
+        dropout: Probability that the text is `empty` instead, for classifier-free guidance; drawn in the same way.
+        lines: Each line of a text of kind "caption" is a caption of its own; empty lines are none.
+        tokenizer: Called with the list of N texts, in the thread that reads batches ahead of the decoder. It returns an
+            array or a tensor of N rows, a list of N, or a dict of these, such as transformers' tokenizers do; arrays
+            are handed over on the batch's device.
+        empty: The text that stands for a caption that is left out.
 
     Raises:
         ArgumentError: dropout outside of 0..1. When bound: the field is of another kind. While iterating: the tokenizer

@@ -298,9 +298,10 @@ class MaskRules(NamedTuple):
 class Mask(FieldSpec):
     """A class number per pixel, (N, height, width), cropped, resized (nearest pixel) and flipped as its image.
 
-    name: of the packed field.
-    fill: the class number of pixels outside the image, where it is padded or rotated.
-    dtype: "uint8", or "int64", which torch's `cross_entropy` and other losses want, of eight times the memory.
+    Attributes:
+        name: Of the packed field.
+        fill: The class number of pixels outside the image, where it is padded or rotated.
+        dtype: "uint8", or "int64", which torch's `cross_entropy` and other losses want, of eight times the memory.
 
     Raises:
         ArgumentError: fill is not in 0..255; another dtype.

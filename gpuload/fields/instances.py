@@ -408,7 +408,11 @@ def draw_masks(outlines: Sequence[Outline], row: int, motion: Motion, part: I64)
 
 
 def _shown_part(part: I64, size: HeightWidth, image: I64, motion: Motion) -> U8:
-    """uint8 (height, width): 1 where the warped part of an image is shown. image: int64 (1,), its row."""
+    """uint8 (height, width): 1 where the warped part of an image is shown.
+
+    Args:
+        image: int64 (1,), its row.
+    """
     top, left, bottom, right = part.tolist()
     corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
     frame = motion.warp(np.array([corners], np.float64), image)
@@ -418,10 +422,13 @@ def _shown_part(part: I64, size: HeightWidth, image: I64, motion: Motion) -> U8:
 
 
 def _fill(mask: U8, points: F64) -> None:
-    """Sets a polygon's pixels in a mask (height, width). points: (P, 2) as x, y.
+    """Sets a polygon's pixels in a mask (height, width).
 
     They are those of pycocotools, whose corners lie at fifths of a pixel: in the middle of each column that an edge
     crosses, at the height to which this is rounded, inside and outside change.
+
+    Args:
+        points: (P, 2) as x, y.
     """
     height, width = mask.shape
     edges = _Edges.of_polygon(points)
@@ -461,7 +468,11 @@ class _Edges(NamedTuple):
 
     @classmethod
     def of_polygon(cls, points: F64) -> "_Edges":
-        """points: (P, 2), x and y in pixels."""
+        """The edges of a polygon.
+
+        Args:
+            points: (P, 2), x and y in pixels.
+        """
         corners = np.trunc(np.clip(points, -1e6, 1e6) * _STEPS + 0.5).astype(np.int64)
         others = np.roll(corners, -1, axis=0)
         lengths = np.abs(others - corners)

@@ -68,12 +68,13 @@ class Keypoints(FieldSpec):
     A point outside the image becomes invisible: its x, y and visibility are 0, as those of a point that was never
     labelled. A horizontal flip swaps left and right points, so that, for example, point 5 remains a left shoulder.
 
-    name: of the packed field.
-    flip_pairs: pairs of point numbers that a horizontal flip swaps; `()` for none. By default they are found by name:
-        one name begins or ends with "left", the other with "right", and they are otherwise equal.
-    min_visible: instances with fewer points in the image are dropped; 0 keeps all.
-    max_instances: M of every batch; of an image with more instances the first ones are kept. By default the largest
-        number of instances in an image of the batch.
+    Attributes:
+        name: Of the packed field.
+        flip_pairs: Pairs of point numbers that a horizontal flip swaps; `()` for none. By default they are found by
+            name: one name begins or ends with "left", the other with "right", and they are otherwise equal.
+        min_visible: Instances with fewer points in the image are dropped; 0 keeps all.
+        max_instances: M of every batch; of an image with more instances the first ones are kept. By default the largest
+            number of instances in an image of the batch.
 
     Raises:
         ArgumentError: min_visible is below 0, max_instances is below 1, or flip_pairs is not a sequence of pairs that

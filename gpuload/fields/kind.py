@@ -723,7 +723,11 @@ def number_classes(
 
 @dataclass(frozen=True)
 class _ClassColumn:
-    """The classes of samples, as a source gives them. rows: the sample of each value; None: there is one for each."""
+    """The classes of samples, as a source gives them.
+
+    Attributes:
+        rows: The sample of each value; None: there is one for each.
+    """
 
     where: Origin
     name: str

@@ -56,12 +56,13 @@ _LARGEST_ITEM = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
 class OneHot(FieldSpec):
     """A class as float32 (N, num_classes): 1 in the column of the sample's class, else 0.
 
-    name: of the packed field.
-    background: gives column 0 to the class named "background" (which packing from XML assigns to images without an
-        object) and to negative class numbers; the other classes follow in their order. There are then as many columns
-        as classes, and one more if no class has that name. By default neither has a column, and their samples are rows
-        of zeros.
-    num_classes: number of columns; by default as many as the named classes need.
+    Attributes:
+        name: Of the packed field.
+        num_classes: Number of columns; by default as many as the named classes need.
+        background: Gives column 0 to the class named "background" (which packing from XML assigns to images without an
+            object) and to negative class numbers; the other classes follow in their order. There are then as many
+            columns as classes, and one more if no class has that name. By default neither has a column, and their
+            samples are rows of zeros.
 
     Raises:
         ArgumentError: num_classes is below 1. When bound: it is smaller than the named classes need, or not given while
@@ -79,8 +80,9 @@ class OneHot(FieldSpec):
 class MultiHot(FieldSpec):
     """Several labels as float32 (N, num_classes): 1 in the column of each class that a sample has, else 0.
 
-    name: of the packed field.
-    num_classes: number of columns; by default the number of the field's named classes.
+    Attributes:
+        name: Of the packed field.
+        num_classes: Number of columns; by default the number of the field's named classes.
 
     Raises:
         ArgumentError: num_classes is below 1. When bound: it is smaller than the number of named classes, or not given
@@ -97,9 +99,10 @@ class MultiHot(FieldSpec):
 class Tokens(FieldSpec):
     """One-dimensional integer arrays of any length, as `PaddedTokens` of int64.
 
-    name: of the packed field.
-    pad: the value with which shorter arrays are padded.
-    max_length: L of every batch; longer arrays are cut off at their end. By default the longest array's length.
+    Attributes:
+        name: Of the packed field.
+        pad: The value with which shorter arrays are padded.
+        max_length: L of every batch; longer arrays are cut off at their end. By default the longest array's length.
 
     Raises:
         ArgumentError: a value out of its range. When bound: the arrays are not integers.

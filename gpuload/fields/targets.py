@@ -36,9 +36,10 @@ _EXPONENTS = 103  # by how many bits a whole number may be longer
 class Target(FieldSpec):
     """Numbers to be predicted, float32 (N,) or (N, D).
 
-    name: of the packed field. Of whole numbers, which by their name alone are int64, it gives float32, too.
-    negate_on_flip: whether the sign changes when the image is flipped left to right, as that of a steering angle must;
-        one bool for all D numbers, or a tuple with one bool for each.
+    Attributes:
+        name: Of the packed field. Of whole numbers, which by their name alone are int64, it gives float32, too.
+        negate_on_flip: Whether the sign changes when the image is flipped left to right, as that of a steering angle
+            must; one bool for all D numbers, or a tuple with one bool for each.
 
     Raises:
         ArgumentError: negate_on_flip is neither. When bound: the tuple does not have one bool for each number.
@@ -202,7 +203,10 @@ def _stored_numbers(column: Any, size: int) -> Array:
 def _parsed_numbers(
     where: Origin, name: str, kind: str, values: Sequence[Any], arrays: Sequence[Array]
 ) -> Parsed:
-    """A field of as many numbers in each sample, and its column. arrays: of the values, a number or a list each.
+    """A field of as many numbers in each sample, and its column.
+
+    Args:
+        arrays: Of the values, a number or a list each.
 
     Raises:
         SourceError: two samples differ in how many numbers they have.

@@ -121,7 +121,11 @@ def _levels(raster: Raster, conversion: Conversion) -> Array:
 
 
 def _remark_on_depth(raster: Raster, largest: int) -> None:
-    """largest: of the values of 16 bits that become 8."""
+    """Notes how bits were lost.
+
+    Args:
+        largest: Of the values of 16 bits that become 8.
+    """
     raster.remarks[TO_8_BITS] = 1
     depth = next((bits for bits in _NARROW_DEPTHS if 0 < largest < 1 << bits), None)
     if depth is not None:
@@ -156,7 +160,10 @@ def _flat(levels: Array, conversion: Conversion) -> Array:
 def _as_stored(
     values: Array, conversion: Conversion, remarks: dict[str, int]
 ) -> Image.Image | Array:
-    """The same numbers in the type of the set. remarks: get one, where floats are rounded.
+    """The same numbers in the type of the set.
+
+    Args:
+        remarks: Get one, where floats are rounded.
 
     Raises:
         DecodeError: the set has another number of channels, or its type does not hold a value.

@@ -54,6 +54,10 @@ class JxlCodec(Codec):
 
 
 def _frames(values: Array, size: WidthHeight) -> list[Array]:
-    """(height, width) or (height, width, bands) of each frame. size: (width, height), or turned."""
+    """(height, width) or (height, width, bands) of each frame.
+
+    Args:
+        size: (width, height), or turned.
+    """
     is_single = values.ndim == 2 or values.shape[:2] in (size, size[::-1])
     return [values] if is_single else list(values)

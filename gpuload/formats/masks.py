@@ -155,7 +155,11 @@ class _NumberLayout(NamedTuple):
 def _numbers_in(
     image: Image.Image, numbers: Array, layout: _NumberLayout, reading: Reading
 ) -> Array:
-    """The numbers of a mask as they are read. numbers: as Pillow gives them."""
+    """The numbers of a mask as they are read.
+
+    Args:
+        numbers: As Pillow gives them.
+    """
     if image.mode == "P":
         return _of_palette(image, numbers, reading)
     if layout.bits < 8:

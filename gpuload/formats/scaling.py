@@ -20,7 +20,11 @@ _WHITE = {"uint8": EIGHT_BITS, "uint16": SIXTEEN_BITS, "float32": 1}
 
 
 class _Range(NamedTuple):
-    """The values that become black and white. option: that says so."""
+    """The values that become black and white.
+
+    Attributes:
+        option: That sets them, for messages.
+    """
 
     low: float
     high: float

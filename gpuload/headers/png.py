@@ -142,7 +142,11 @@ def _has_its_checksum(chunk: memoryview) -> bool:
 def _header_fault(
     kind: bytes, chunk: memoryview, size: HeightWidth | None
 ) -> str | None:
-    """What is wrong with the first chunk of a PNG. size: that it must tell; None for any."""
+    """What is wrong with the first chunk of a PNG.
+
+    Args:
+        size: That it must tell; None for any.
+    """
     if kind != b"IHDR" or len(chunk) != 25 or not _is_header(chunk[8:21]):
         return "its header is damaged"
     width = int.from_bytes(chunk[8:12], "big")

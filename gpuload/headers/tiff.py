@@ -158,7 +158,11 @@ def read_pages(data: bytes) -> list[TiffPage]:
 
 
 class _PixelLayout:
-    """Where directories are. is_big: BigTIFF, whose offsets have 8 bytes."""
+    """Where directories are.
+
+    Args:
+        is_big: BigTIFF, whose offsets have 8 bytes.
+    """
 
     def __init__(self, data: bytes, order: str, is_big: bool) -> None:
         self._data = data
@@ -222,7 +226,11 @@ class _PixelLayout:
 def _page(
     number: int | None, tags: dict[int, tuple[int, ...]], order: str
 ) -> TiffPage | None:
-    """A page of these tags; None if it has no pixels. order: of bytes, as `struct` has it."""
+    """A page of these tags; None if it has no pixels.
+
+    Args:
+        order: Of bytes, as `struct` has it.
+    """
 
     def value(tag: int, usual: int) -> int:
         return next(iter(tags.get(tag, ())), usual)

@@ -220,8 +220,9 @@ def _serve(
 ) -> None:
     """Answers tasks until the parent closes the pipe.
 
-    environment: the parent's current one rather than that at the start of the server: credentials may have been set
-    since.
+    Args:
+        environment: The parent's current one rather than that at the start of the server: credentials may have been set
+            since.
     """
     os.environ.clear()
     os.environ.update(environment)

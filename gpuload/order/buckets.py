@@ -286,7 +286,8 @@ class TokenEpochs(Epochs):
 
     Attributes:
         plan: With a budget.
-        make_stream: Makes the stream of the order. batch_size is that of the largest batch.
+        make_stream: Makes the stream of the order.
+        batch_size: That of the largest batch.
     """
 
     plan: BucketPlan

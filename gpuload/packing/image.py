@@ -400,7 +400,11 @@ def _oddity(header: jpeg.JpegHeader, image: Image.Image) -> str:
 
 
 def _is_kept(name: str, image: Image.Image, encoding: Encoding) -> bool:
-    """Whether an image in another encoding than JPEG and PNG is stored unchanged. name: of that encoding."""
+    """Whether an image in another encoding than JPEG and PNG is stored unchanged.
+
+    Args:
+        name: Of that encoding.
+    """
     if name not in encoding.keep or "transparency" in image.info:
         return False
     if image.mode not in _OTHERS.get(encoding.pixels.mode, ()):
@@ -510,7 +514,11 @@ def _resample(array: Array, placement: Placement) -> Array:
 def _store_raw(
     pixels: npt.NDArray[Any], kind: str, measured: bool, placement: Placement
 ) -> StoredImage:
-    """pixels: (height, width, channels), C order."""
+    """The pixels of an image as they are stored, in an `.npy`.
+
+    Args:
+        pixels: (height, width, channels), C order.
+    """
     height, width, channels = pixels.shape
     histogram = None
     if measured and pixels.dtype == np.uint8:
@@ -543,8 +551,9 @@ def _encode(
 ) -> StoredImage:
     """Resizes and encodes an image in the set's mode, or of an RGB set in mode L.
 
-    placement: None: by the image's own size, which may be smaller than that in its file. profile: its ICC profile,
-        which is stored with it, or applied if that is asked for.
+    Args:
+        placement: None: by the image's own size, which may be smaller than that in its file.
+        profile: Its ICC profile, which is stored with it, or applied if that is asked for.
     """
     if isinstance(image, np.ndarray):
         placement = _place(image.shape[1::-1], encoding)

@@ -284,7 +284,8 @@ def _here(name: str) -> list[Path]:
 def _at_url(name: str, pin: Callable[[URL], URL]) -> list[URL]:
     """The tars that a URL means: itself, or those that fit its wildcards; on the Hub those of one commit.
 
-    pin: asks for the commit of a repository once.
+    Args:
+        pin: Asks for the commit of a repository once.
     """
     url = as_location(name)
     assert isinstance(url, URL)
@@ -524,7 +525,12 @@ def scan_shard(path: Path, classes: ClassNames) -> ScannedShard:
 def _samples_of(
     path: Path, members: Iterable[Member], content: mmap.mmap, classes: ClassNames
 ) -> list[IndexedSample]:
-    """The samples of a shard. members: all in it. content: its bytes."""
+    """The samples of a shard.
+
+    Args:
+        members: All in it.
+        content: Its bytes.
+    """
     keys = set[str]()
     samples = []
     for key, members_of_sample in group_members(members):
@@ -566,7 +572,11 @@ def _image_member(path: Path, key: str, by_end: Mapping[str, Member]) -> Member:
 def _pictures_of(
     by_end: Mapping[str, Member], image: Member, content: mmap.mmap
 ) -> PicturesOfSample:
-    """The pictures of a sample besides its image, by the extensions of its members. content: of the shard."""
+    """The pictures of a sample besides its image, by the extensions of its members.
+
+    Args:
+        content: Of the shard.
+    """
     single, lists = members_of_pictures(by_end, image, IMAGE_MEMBERS)
     return PicturesOfSample(
         {name: _picture_in_place(member, content) for name, member in single.items()},

@@ -263,7 +263,11 @@ def _opened(path: Path) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
 
 @dataclass(frozen=True)
 class _RowsOfSamples:
-    """Which row of the table each sample has. rows: int64 (N,), -1 where there is none."""
+    """Which row of the table each sample has.
+
+    Attributes:
+        rows: int64 (N,), -1 where there is none.
+    """
 
     rows: I64
     missing: int
@@ -668,7 +672,11 @@ def _batches(
     fields: tuple[Field, ...],
     rows: I64,
 ) -> Iterator[pa.RecordBatch]:
-    """The joined columns of each shard. rows: int64 (N,), the row of the table that each sample has."""
+    """The joined columns of each shard.
+
+    Args:
+        rows: int64 (N,), the row of the table that each sample has.
+    """
     schema = joined_schema(fields)
     first_samples = dataset.first_samples[:-1].tolist()
     for shard, first in zip(dataset.manifest.shards, first_samples, strict=True):

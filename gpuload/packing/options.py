@@ -144,7 +144,8 @@ def _is_folder_name(name: str) -> bool:
 def _check(settings: object, contradictions: Iterable[tuple[object, str]]) -> None:
     """Sets the fields to the values that the rules in their annotations return. Words and flags need none.
 
-    contradictions: gives conditions that must not hold, with their messages, once all fields are checked.
+    Args:
+        contradictions: Gives conditions that must not hold, with their messages, once all fields are checked.
 
     Raises:
         ArgumentError: a field is not what its rule expects, or two contradict each other.

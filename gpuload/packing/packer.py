@@ -272,7 +272,11 @@ def _source_of(
 def _open_path(
     path: str | Path | URL, out: str | Path | URL, path_options: Mapping[str, Any]
 ) -> Source:
-    """The source at a path. path_options: the arguments of `pack` that say what it is."""
+    """The source at a path.
+
+    Args:
+        path_options: The arguments of `pack` that say what it is.
+    """
     columns = {
         role: (names,) if isinstance(names, str) else tuple(names)
         for role, names in (path_options["columns"] or {}).items()
@@ -604,7 +608,11 @@ class _PackingRun:
             self.numbers.setdefault(name, set()).update(numbers)
 
     def _summary(self, split: PlannedSplit, old: Manifest) -> Manifest:
-        """The manifest of a split, without what its index says. old: its shards from before this run."""
+        """The manifest of a split, without what its index says.
+
+        Args:
+            old: Its shards from before this run.
+        """
         total = self.totals[split.name]
         infos = [ShardInfo(**info) for info in total.shards]
         infos.sort(key=lambda info: (len(info.name), info.name))
@@ -666,7 +674,11 @@ class _PackingRun:
     def report(
         self, manifests: dict[str, Manifest], kept: Sequence[str], elapsed_s: float
     ) -> PackReport:
-        """The report of the run. kept: notes of the output on what it left where it is."""
+        """The report of the run.
+
+        Args:
+            kept: Notes of the output on what it left where it is.
+        """
         total = ShardReport()
         for of_split in self.totals.values():
             total.add(of_split)
@@ -823,9 +835,10 @@ def notes_on_encodings(manifests: Iterable[Manifest]) -> Sequence[str]:
 def _mean_and_std(histogram: Sequence[int]) -> tuple[_Levels, _Levels]:
     """Mean and std of each channel, with pixels in 0..1; None and None if there are no pixels.
 
-    histogram: (256 C,), exact counts of the 256 values of each of C channels; () where none are counted. The sums are
-    Python's integers up to the final division, so the result does not depend on how the images were distributed over
-    shards.
+    Args:
+        histogram: (256 C,), exact counts of the 256 values of each of C channels; () where none are counted. The sums
+            are Python's integers up to the final division, so the result does not depend on how the images were
+            distributed over shards.
     """
     counts = np.array(histogram, object).reshape(-1, 256)
     pixels = counts.sum(axis=1)
@@ -846,7 +859,8 @@ def _joint(
 ) -> tuple[_Levels, _Levels]:
     """Mean and std of sets, given by theirs and the numbers of measured images, by which they are weighted.
 
-    is_deep: whether pixels are not uint8, so that they may be of any size and not only in 0..1.
+    Args:
+        is_deep: Whether pixels are not uint8, so that they may be of any size and not only in 0..1.
     """
     parts = [part for part in parts if None not in part[:2]]
     if len(parts) < 2:

@@ -286,7 +286,11 @@ def _read_manifests(output: Output) -> dict[str, Manifest]:
 
 
 def _planning_notes(listing: Listing, dropped: int) -> list[str]:
-    """What the user should know of the listing. dropped: the number of duplicates that are skipped."""
+    """What the user should know of the listing.
+
+    Args:
+        dropped: The number of duplicates that are skipped.
+    """
     notes = list[str]()
     if listing.splits is not None:
         notes.append(listing.splits.summary())
@@ -498,7 +502,10 @@ def _write_split_plan(
     output: Output,
     base: Manifest | None,
 ) -> PlannedSplit:
-    """Writes the plan of one split. base: the manifest of the split to which shards are appended.
+    """Writes the plan of one split.
+
+    Args:
+        base: The manifest of the split to which shards are appended.
 
     Raises:
         ArgumentError: the split would be empty. OutputError: a file of no set has the name of a new shard.
@@ -533,7 +540,8 @@ def _match_listing(
 ) -> Listing:
     """The listing, with the class numbers of the set to which it is appended.
 
-    base: manifest of each split of the set, by name.
+    Args:
+        base: Manifest of each split of the set, by name.
 
     Raises:
         SourceError: its fields differ from those of the set, or only one of the two names its classes.
@@ -644,7 +652,10 @@ def _merge_classes(
 def _merge_ids(names: ClassNames, field: Field, old: Field) -> tuple[int, ...] | None:
     """COCO's numbers of all classes; None where the set has none.
 
-    names: of the classes of both. field, old: of the new samples, and of the set.
+    Args:
+        names: Of the classes of both.
+        field: Of the new samples.
+        old: Of the set.
 
     Raises:
         SourceError: a class has no number, or another one than in the set.
@@ -739,7 +750,8 @@ def _draw_splits(
 ) -> I64:
     """int64 (N,): number of each sample's split. Each split but the first gets its share of every class.
 
-    shares: of the splits, which add up to 1; the first split gets the rest.
+    Args:
+        shares: Of the splits, which add up to 1; the first split gets the rest.
     """
     count = len(listing)
     labels = (

@@ -241,7 +241,11 @@ class RemoteOutput(Output):
         return hashlib.sha256(content).hexdigest()
 
     def _put(self, name: str, source: str = "") -> None:
-        """Uploads a file. source: its name here, if that is another one."""
+        """Uploads a file.
+
+        Args:
+            source: Its name here, if that is another one.
+        """
         path = self.path / (source or name)
         background().wait(self.bucket.upload(name, path, replaces=self.append))
 

@@ -544,7 +544,11 @@ class _Packing:
     def _add_list(
         self, sample: "_Sample", field: Field, part: "StoredList", has_image: bool
     ) -> None:
-        """Appends the members of a list of pictures. has_image: whether the image is the first, and there already."""
+        """Appends the members of a list of pictures.
+
+        Args:
+            has_image: Whether the image is the first, and there already.
+        """
         image = self.fields[0]
         row = sample.row
         places = []

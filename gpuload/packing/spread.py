@@ -22,7 +22,12 @@ _DIGITS = 7  # that a float32 holds
 
 
 class _OfImage(NamedTuple):
-    """Of one channel of an image. size: how many values are numbers. squares: of their differences from their mean."""
+    """The values of one channel of an image.
+
+    Attributes:
+        size: How many of them are numbers.
+        squares: Sum of the squares of their differences from their mean.
+    """
 
     size: int
     mean: float
@@ -118,7 +123,11 @@ def spread_of(parts: Iterable[Mapping[str, Any]], peak: int) -> ChannelSpread | 
 
 
 class _Channel(NamedTuple):
-    """The spread of one channel, as stored. percentiles: those of `PERCENTILES`."""
+    """The spread of one channel, as stored.
+
+    Attributes:
+        percentiles: Those of `PERCENTILES`.
+    """
 
     mean: float
     std: float
@@ -126,7 +135,11 @@ class _Channel(NamedTuple):
 
 
 def _channel_of(parts: Sequence[Mapping[str, Any]], number: int) -> _Channel | None:
-    """The spread of a channel; None where it holds no number. parts: as `spread_of` takes them, with images."""
+    """The spread of a channel; None where it holds no number.
+
+    Args:
+        parts: As `spread_of` takes them, with images.
+    """
     images = [_OfImage(*image[number]) for part in parts for image in part["images"]]
     if not any(image.size for image in images):
         return None
@@ -155,7 +168,12 @@ def _added(bins: Iterable[Sequence[int]]) -> Counter[int]:
 def _percentiles(
     bins: Iterable[Sequence[int]], ends: Sequence[Sequence[float]]
 ) -> list[float]:
-    """Of one channel. bins: keys with their counts. ends: its smallest and largest value in each shard."""
+    """The percentiles of one channel.
+
+    Args:
+        bins: Keys with their counts.
+        ends: Its smallest and largest value in each shard.
+    """
     low = min(end[0] for end in ends)
     high = max(end[1] for end in ends)
     totals = _added(bins)

@@ -136,8 +136,11 @@ def _verify_set(
 class _OpenedSet:
     """A set whose manifest and index can be read.
 
-    url: where it lies, if not on this machine. folder: holds its manifest and index. scratch: for what is downloaded.
-    index: the file that is its index now.
+    Attributes:
+        url: Where it lies, if not on this machine.
+        folder: Holds its manifest and index.
+        scratch: For what is downloaded.
+        index: The file that is its index now.
     """
 
     url: URL | None
@@ -187,7 +190,11 @@ def _stray_files(opened: _OpenedSet) -> Iterator[str]:
 
 
 def _shard_jobs(opened: _OpenedSet, url: URL | None) -> "list[VerifyJob]":
-    """The jobs that verify the shards of a set, one each. url: below which they lie, if they are to be downloaded."""
+    """The jobs that verify the shards of a set, one each.
+
+    Args:
+        url: Below which they lie, if they are to be downloaded.
+    """
     manifest = opened.manifest
     holds_others = not manifest.upright and bool(manifest.packing.get("rejected"))
     jobs = []

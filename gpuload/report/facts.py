@@ -156,8 +156,12 @@ def read_index(dataset: Dataset) -> tuple[Array, dict[str, Classes]]:
 
 
 class _Ranking(NamedTuple):
-    """What images are ranked by. table: "looks" or "sizes", of which `values` makes numbers, the smallest first.
-    measure: how it is measured."""
+    """What images are ranked by.
+
+    Attributes:
+        table: "looks" or "sizes", of which `values` makes numbers, the smallest first.
+        measure: What is measured.
+    """
 
     table: str
     name: str

@@ -167,7 +167,11 @@ def find_duplicates(parts: Sequence[SplitFacts]) -> dict[str, Any]:
 def _describe_group(
     splits: Sequence[ReportSplit], members: list[Member], exact: bool
 ) -> dict[str, Any]:
-    """A group of alike images. exact: whether their files are identical."""
+    """A group of alike images.
+
+    Args:
+        exact: Whether their files are identical.
+    """
     labels = set()
     for n, number in members:
         dataset = splits[n].dataset
@@ -247,7 +251,11 @@ def _is_detailed(looks: Array) -> Bools:
 
 
 def _rows_of_groups(root: I64) -> Iterator[I64]:
-    """The rows of each group of several images. root: int64 (N,), as `join_groups` returns it."""
+    """The rows of each group of several images.
+
+    Args:
+        root: int64 (N,), as `join_groups` returns it.
+    """
     order = np.argsort(root, kind="stable")
     starts = np.flatnonzero(np.diff(root[order], prepend=-1))
     for rows in np.split(order, starts[1:]):

@@ -122,7 +122,11 @@ class CocoSource(FilesSource):
         )
 
     def _read(self, name: str, findings: Findings) -> CocoDocument:
-        """name: of the file of annotations in the container, if it lies there."""
+        """Reads a document.
+
+        Args:
+            name: Of the file of annotations in the container, if it lies there.
+        """
         title = f"{self.path}/{name}" if name else str(self.annotations)
         with readable(title, "COCO's JSON with images and annotations", ValueError):
             if self.annotations is None:
@@ -159,7 +163,11 @@ class CocoSource(FilesSource):
     def _panoptic_masks(
         self, name: str, part: CocoDocument, findings: Findings
     ) -> PanopticMasks | None:
-        """The PNGs of a panoptic document. name: as `_read` takes it."""
+        """The PNGs of a panoptic document.
+
+        Args:
+            name: As `_read` takes it.
+        """
         files = self.files
         document = name
         if self.annotations is not None:
@@ -193,7 +201,8 @@ class CocoSource(FilesSource):
     ) -> str:
         """The folder that the names in the file are relative to, with a slash after it; "" for the root.
 
-        folder: of the file.
+        Args:
+            folder: Of the file.
 
         Raises:
             SourceError: they exist in several folders.

@@ -300,7 +300,11 @@ class CocoDocument:
         return int(image.get("width") or 0), int(image.get("height") or 0)
 
     def _fields(self, of_image: Any) -> Row:
-        """Those of an image. of_image: its id."""
+        """The fields of an image.
+
+        Args:
+            of_image: Its id.
+        """
         fields: dict[str, Any] = {}
         entries = self._entries[of_image]
         if self.contents.captions:

@@ -161,7 +161,11 @@ def check_document(document: Any) -> None:
 
 
 def _check_entries(name: str, entries: Any) -> None:
-    """Raises ValueError if a list of a document holds what it should not. name: of the list."""
+    """Raises ValueError if a list of a document holds what it should not.
+
+    Args:
+        name: Of the list.
+    """
     are_objects = isinstance(entries, list) and all(
         isinstance(entry, dict) for entry in entries
     )

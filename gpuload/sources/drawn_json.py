@@ -171,7 +171,11 @@ class DatumaroSource(DocumentSource):
 def _datumaro_drawing(
     item: Entry, names: Sequence[str], passed_over: Counter[str]
 ) -> Drawing:
-    """An item of a subset. names: of the classes."""
+    """The drawing in an item of a subset.
+
+    Args:
+        names: Of the classes.
+    """
     image = item.get("image") or {}
     height, width = image.get("size") or (0, 0)
     shapes = list[Shape]()
@@ -332,7 +336,12 @@ class NdjsonSource(DocumentSource):
 
 
 def _ndjson_drawing(entry: Entry, names: Sequence[str], width: int) -> Drawing:
-    """A line. names: of the classes. width: numbers of a keypoint."""
+    """The drawing in one line.
+
+    Args:
+        names: Of the classes.
+        width: Numbers of a keypoint.
+    """
     shapes = list[Shape]()
     labels = list[str]()
     for kind, rows in (entry.get("annotations") or {}).items():
@@ -353,7 +362,11 @@ def _ndjson_drawing(entry: Entry, names: Sequence[str], width: int) -> Drawing:
 def _ndjson_shape(
     kind: str, row: Sequence[float], names: Sequence[str], width: int
 ) -> Shape:
-    """A shape in shares of the image. width: numbers of each keypoint."""
+    """A shape in shares of the image.
+
+    Args:
+        width: Numbers of each keypoint.
+    """
     label = names[int(row[0])]
     if kind in ("segments", "obb"):
         return polygon(label, list(zip(row[1::2], row[2::2], strict=True)))

@@ -55,7 +55,8 @@ class BoxTableOptions(AttributeOptions):
 class _BoxColumns(NamedTuple):
     """The columns of a table: names in lower case, "" for one that it lacks.
 
-    box: of x0 y0 x1 y1, or of x y width height if `is_sized`, or one with all four.
+    Attributes:
+        box: The columns of x0, y0, x1 and y1, or of x, y, width and height if `is_sized`; or one with all four.
     """
 
     image: str

@@ -313,7 +313,11 @@ class CvatSource(DrawnSource):
 
 
 def _cvat_drawing(image: Any, stem: str, passed_over: Counter[str]) -> Drawing:
-    """stem: of the name of the file, the split where Datumaro has written one for each."""
+    """The drawing in an image's element.
+
+    Args:
+        stem: Name of the file without extension, which is the split where Datumaro has written one for each.
+    """
     size = int(image.get("width") or 0), int(image.get("height") or 0)
     shapes = list[Shape]()
     labels = list[str]()

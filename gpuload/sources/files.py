@@ -426,7 +426,11 @@ class Folder(Files):
         return folders, files
 
     def _why_passed_over(self, entry: os.DirEntry[str], depth: int) -> str:
-        """depth: the number of folders of this container around it."""
+        """The reason why an entry of a folder is not looked at; "" if it is.
+
+        Args:
+            depth: The number of folders of this container around it.
+        """
         if entry.is_symlink() and _leads_back(entry, depth):
             return "a link to a folder that it lies in"
         if self._without is not None and os.path.samestat(

@@ -146,7 +146,12 @@ class NamedArrays(Source):
     def _fields_of(
         self, values: Mapping[str, list[Any]], number: int
     ) -> dict[str, Any]:
-        """The fields of a sample. values: of each role, those of a block of samples; number: of the sample in it."""
+        """The fields of a sample.
+
+        Args:
+            values: Of each role, those of a block of samples.
+            number: Of the sample in the block.
+        """
         cells = {
             role: [_plain(column[number]) for column in columns]
             for role, columns in values.items()

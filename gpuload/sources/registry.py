@@ -412,7 +412,10 @@ def _recognise(files: Files, ask: bool) -> Recognised:
     """The source that is surest of a container, or of a folder that is alone in it.
 
     A folder with folders of splits is a data set, too; one with class folders is not, since a single folder around
-    images is a class. ask: whether files of annotations that this source does not use are an error.
+    images is a class.
+
+    Args:
+        ask: Whether files of annotations that this source does not use are an error.
 
     Raises:
         SourceError: see `ask`; or no source recognises it, or two are equally sure.

@@ -155,8 +155,12 @@ def read_spool(scratch: Path, address: str) -> bytes | Array:
 class _RowReader:
     """Checks the rows of a source, and finds the kind of each field.
 
-    blobs: receives images, masks and arrays that the rows hold. kinds: of the fields, known after the first row.
-    remarks: on PIL images, as `Kind.remarks`.
+    Args:
+        blobs: Gets the images, masks and arrays that the rows hold.
+
+    Attributes:
+        kinds: Of the fields, known after the first row.
+        remarks: On PIL images, as of `Kind.remarks`.
     """
 
     def __init__(
@@ -229,7 +233,11 @@ class _RowReader:
         return [str(name), image.size, image.address, beside, *values]
 
     def _image_of(self, row: "Row", lists: Mapping[str, Sequence[Ref]]) -> Ref:
-        """The image of a sample. lists: its lists of pictures."""
+        """The image of a sample.
+
+        Args:
+            lists: Its lists of pictures.
+        """
         if self._first_of:
             return lists[self._first_of][0]
         return self._stored(row[self.image], "image")
@@ -452,7 +460,11 @@ def _list(
     kinds: FieldKinds,
     entries: Iterable[Sequence[Any]],
 ) -> listing.Listing:
-    """kinds: complete once the first of the entries is there."""
+    """The listing of a source.
+
+    Args:
+        kinds: Complete once the first of the entries is there.
+    """
     columns = _columns_of(entries)
     images = columns.images
     values = dict(zip(kinds, columns.values, strict=True))

@@ -170,7 +170,11 @@ def area_of(shape: Shape) -> float:
 
 
 def _area_of_polygon(flat: Sequence[float]) -> float:
-    """By the shoelace formula. flat: x and y in turns."""
+    """The area of a polygon by the shoelace formula.
+
+    Args:
+        flat: x and y in turns.
+    """
     xs = np.array(flat[0::2])
     ys = np.array(flat[1::2])
     return abs(float(xs @ np.roll(ys, -1) - np.roll(xs, -1) @ ys)) / 2

@@ -30,8 +30,11 @@ _ADVICE = "Correct it, or give --no-splits"
 class _Part(NamedTuple):
     """What a file says about one split.
 
-    origin: that file. entry: the list, folder or image as the file writes it. images: those of the source that it
-    means, None if it means nothing that is there. file: the list of images that it means; "" for a folder or an image.
+    Attributes:
+        origin: That file.
+        entry: The list, folder or image as the file writes it.
+        images: Those of the source that it means, None if it means nothing that is there.
+        file: The list of images that it means; "" for a folder or an image.
     """
 
     split: str
@@ -123,7 +126,11 @@ def _all_same(parts: Sequence[_Part]) -> bool:
 def _assigned(
     title: str, every: Sequence[_Part], parts: Sequence[_Part]
 ) -> dict[str, str]:
-    """The split of each image in `parts`. every: these, and lists that must agree with them."""
+    """The split of each image in `parts`.
+
+    Args:
+        every: These, and lists that must agree with them.
+    """
     origin_of: dict[str, _Part] = {}
     for part in every:
         for image in part.images or ():

@@ -128,7 +128,11 @@ class TarsSource(Source):
     def _samples(
         self, path: Path, image: Field | None, findings: Findings | None = None
     ) -> Iterator["_TarSample"]:
-        """findings: receives members that belong to no sample."""
+        """The samples of a shard.
+
+        Args:
+            findings: Receives members that belong to no sample.
+        """
         others = list[tuple[str, str]]()
         for key, members in group_members(read_members(path, others)):
             by_end = by_extension(path, key, members)
@@ -286,7 +290,11 @@ class _TarSample(NamedTuple):
         return parts
 
     def fault(self, name: str, fields: Sequence[Field]) -> str:
-        """Why it is left out; "" if it is packed. name: under which it is known."""
+        """Why it is left out; "" if it is packed.
+
+        Args:
+            name: Under which it is known.
+        """
         if not is_text(name):
             return "its name is not UTF-8"
         if self.picture is None:
@@ -354,8 +362,9 @@ def by_extension(
 def _image_of(members: Mapping[str, Member], image: Field | None) -> Member | None:
     """The image among the members of a sample, by extension; None if there is none.
 
-    image: its field, where gpuload packed the tar. Else it is the first that is called after the key alone, as "1.jpg",
-    or the first of several pictures, as "1.left.jpg".
+    Args:
+        image: Its field, where gpuload packed the tar. Else it is the first that is called after the key alone, as
+            "1.jpg", or the first of several pictures, as "1.left.jpg".
     """
     if image is not None:
         ends = image.member.split(";")

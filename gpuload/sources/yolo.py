@@ -132,7 +132,12 @@ class YoloSource(FilesSource):
         points: tuple[int, int],
         findings: Findings,
     ) -> dict[Ref, Drawing]:
-        """What is drawn on each image whose text is right. names: of classes. points: as `parse_lines` takes them."""
+        """What is drawn on each image whose text is right.
+
+        Args:
+            names: Of classes.
+            points: As `parse_lines` takes them.
+        """
         drawn = dict[Ref, Drawing]()
         for image in images:
             shapes = self._shapes(image, text_of[image], names, points, findings)
@@ -168,7 +173,10 @@ class YoloSource(FilesSource):
     ) -> None:
         """Raises SourceError if classes are numbered from 1, so that all would have the name of the next one.
 
-        drawn: what was read. lost: the texts of images that are left out. count: of names.
+        Args:
+            drawn: What was read.
+            lost: The texts of images that are left out.
+            count: Of names.
         """
         used = {shape.label for drawing in drawn for shape in drawing.shapes}
         for text in filter(None, lost):

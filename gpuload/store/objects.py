@@ -258,7 +258,11 @@ class Objects:
         give_up_s: float | None = None,
         has_tag: bool = False,
     ) -> T:
-        """The result of `once`, with retries. has_tag: whether another ETag than that of the request is `Replaced`."""
+        """The result of `once`, with retries.
+
+        Args:
+            has_tag: Whether another ETag than that of the request is `Replaced`.
+        """
 
         async def connected() -> T:
             async with background().connections:
@@ -393,8 +397,11 @@ def _access_to(scheme: str) -> str:
 
 
 def _problem(error: Exception, scheme: str, again: str) -> Problem:
-    """Describes an error of obstore, without anything that could be a secret. again: the advice where a later attempt
-    may succeed."""
+    """Describes an error of obstore, without anything that could be a secret.
+
+    Args:
+        again: The advice where a later attempt may succeed.
+    """
     if isinstance(error, _TooShortError):
         return Problem(str(error), again)
     text = f"{type(error).__name__}: {error}"

@@ -281,7 +281,8 @@ class CachedStore(Waiter, Store):
         """What downloads or verifies a shard, and returns whether there was room; None if another process has the right
         to it, or it is here.
 
-        urgent: a reader waits for it.
+        Args:
+            urgent: Whether a reader waits for it.
         """
         shard = self._shards[number]
         if (lease := self._cache.lease(shard)) is not None:
@@ -294,7 +295,10 @@ class CachedStore(Waiter, Store):
         return None if part is None else partial(self._download, number, part, urgent)
 
     async def _make_room(self, number: int, part: CachePart, urgent: bool) -> bool:
-        """Makes room for a shard; False if that is impossible. urgent: a reader waits for it.
+        """Makes room for a shard; False if that is impossible.
+
+        Args:
+            urgent: Whether a reader waits for it.
 
         Raises:
             OSError, RemoteError: it cannot be written.

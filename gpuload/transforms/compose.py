@@ -155,11 +155,10 @@ class _OfOthers:
 
 @settings
 class RandomApply(_OfOthers):
-    """torchvision's RandomApply: all of `transforms`, in their order, with probability `p`, else none.
-
-    transforms: of this module, without RandomErasing.
+    """torchvision's RandomApply: all of several transforms, in their order, or none.
 
     Args:
+        transforms: Of this module, without RandomErasing.
         p: Probability that they are applied.
 
     Raises:
@@ -176,11 +175,10 @@ class RandomApply(_OfOthers):
 
 @settings
 class RandomChoice(_OfOthers):
-    """torchvision's RandomChoice: one of `transforms`.
-
-    transforms: as for `RandomApply`.
+    """torchvision's RandomChoice: one of several transforms.
 
     Args:
+        transforms: As of `RandomApply`.
         p: Their probabilities, by default equal; they are divided by their sum.
 
     Raises:
@@ -210,9 +208,10 @@ class RandomChoice(_OfOthers):
 
 @settings
 class RandomOrder(_OfOthers):
-    """torchvision's RandomOrder: all of `transforms`, in an order that is drawn.
+    """torchvision's RandomOrder: all of several transforms, in an order that is drawn.
 
-    transforms: as for `RandomApply`.
+    Args:
+        transforms: As of `RandomApply`.
 
     Raises:
         ArgumentError: as `RandomApply`.

@@ -94,8 +94,12 @@ class MdsSource(StoreSource):
 
 @dataclass(frozen=True)
 class _Shard:
-    """What the index says of a shard. sizes: of the columns that take the same number of bytes in each record, else
-    None. codec: None where it is not compressed."""
+    """What the index says of a shard.
+
+    Attributes:
+        sizes: Of columns that take the same number of bytes in each record, else None.
+        codec: That compresses the shard; None where it is not compressed.
+    """
 
     names: list[str]
     encodings: list[str]

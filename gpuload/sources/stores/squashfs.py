@@ -67,7 +67,13 @@ _SUPERBLOCK = struct.Struct("<4s4I6H8Q")
 
 @dataclass(frozen=True)
 class _File:
-    """Where the data of a file lie. sizes: of its blocks, as stored. fragment, offset: of its end."""
+    """Where the data of a file lie.
+
+    Attributes:
+        fragment: The block that its end lies in, with those of other files.
+        offset: Where its end begins there, in bytes.
+        sizes: Of its blocks, as stored.
+    """
 
     start: int
     size: int
