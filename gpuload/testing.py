@@ -60,7 +60,7 @@ class SourceTests:
         """Writes `samples` samples into an empty folder.
 
         Args:
-            folder: an empty folder.
+            folder: An empty folder.
 
         Returns:
             The path that is packed: the folder, or something in it.
@@ -272,7 +272,7 @@ class SchemeTests:
         """The URL of an empty place.
 
         Args:
-            folder: an empty folder, which the place may be in.
+            folder: An empty folder, which the place may be in.
         """
         raise NotImplementedError
 

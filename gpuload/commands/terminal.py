@@ -179,10 +179,10 @@ def save_picture(picture: Any, path: Path, software: str, option: str = "") -> N
     """Writes a PNG and says so. Files that the command did not write are kept.
 
     Args:
-        picture: an image of Pillow.
-        path: of the file.
-        software: the command, such as "gpuload show", which the file names.
-        option: of the command, that names the file.
+        picture: An image of Pillow.
+        path: Of the file.
+        software: The command, such as "gpuload show", which the file names.
+        option: Of the command, that names the file.
     """
     from PIL import PngImagePlugin
 

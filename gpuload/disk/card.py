@@ -50,8 +50,8 @@ def write_card(folder: Path, manifests: Mapping[Path, Manifest]) -> bool:
     """Writes the card of a folder, unless somebody has edited the one that is there; returns whether it did.
 
     Args:
-        folder: the one that the card is about.
-        manifests: those of its splits, by their folders: `folder` itself, or folders in it. Of indexed shards, which
+        folder: The one that the card is about.
+        manifests: Those of its splits, by their folders: `folder` itself, or folders in it. Of indexed shards, which
             may hold more than their index, it names no columns.
     """
     path = folder / CARD_NAME

@@ -61,8 +61,8 @@ def commit(folder: Path, replace_manifest: Callable[[], object]) -> None:
     In a folder without a manifest, the manifest comes last, as everywhere: there is no old set to keep.
 
     Args:
-        folder: of the set.
-        replace_manifest: gives the manifest its name, once its content is on disk.
+        folder: Of the set.
+        replace_manifest: Gives the manifest its name, once its content is on disk.
 
     Raises:
         OSError: something cannot be renamed or written.

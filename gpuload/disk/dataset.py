@@ -875,7 +875,7 @@ def refuse_large(dataset: Dataset, samples: I64, sizes: I64) -> None:
     """Raises ShardError for the first image with more than `max_pixels` pixels.
 
     Args:
-        dataset: of the samples.
+        dataset: Of the samples.
         samples: int64 (N,), their numbers in the stored order of the whole set.
         sizes: int64 (N, 2), their heights and widths.
     """

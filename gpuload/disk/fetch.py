@@ -278,9 +278,9 @@ def fetch(
     copy has left there.
 
     Args:
-        url: of a packed folder, such as s3://bucket/set/train.
-        folder: an empty or new one, or one with an interrupted copy.
-        watch: called with the number of shards copied, the number of all, and the bytes copied.
+        url: Of a packed folder, such as s3://bucket/set/train.
+        folder: An empty or new one, or one with an interrupted copy.
+        watch: Called with the number of shards copied, the number of all, and the bytes copied.
 
     Returns:
         The manifest of the set.

@@ -32,9 +32,9 @@ def open_joined(
     """The files of joined columns of a set, opened.
 
     Args:
-        manifest: of the set.
-        folder: where they lie, or are downloaded to.
-        url: where they are downloaded from, as a whole.
+        manifest: Of the set.
+        folder: Where they lie, or are downloaded to.
+        url: Where they are downloaded from, as a whole.
 
     Raises:
         FormatError: one is missing or damaged. RemoteError: it cannot be downloaded.
@@ -71,9 +71,9 @@ def merged_rows(
     """The rows of a shard with their joined columns.
 
     Args:
-        rows: of the index.
-        joined: files of joined columns.
-        shard: its number.
+        rows: Of the index.
+        joined: Files of joined columns.
+        shard: Its number.
 
     Raises:
         FormatError: a file has another number of rows, or is damaged. RemoteError: it cannot be read.

@@ -94,11 +94,11 @@ class JoinedFile:
     """A file beside the index with columns that were added by key: `gpuload index --join`.
 
     Args:
-        name: of the file, with the begin of its SHA-256.
-        fields: those whose columns it has. One with the name of a packed field takes its place.
-        sha256: of the file.
-        parts: as `index_parts`, of this file.
-        offsets: as `index_offsets`, of this file.
+        name: Of the file, with the begin of its SHA-256.
+        fields: Those whose columns it has. One with the name of a packed field takes its place.
+        sha256: Of the file.
+        parts: As `index_parts`, of this file.
+        offsets: As `index_offsets`, of this file.
     """
 
     name: Annotated[str, STORED_TEXT]
@@ -116,8 +116,8 @@ class JoinedFile:
         """Why it cannot be a file of a set; "" if it can.
 
         Args:
-            shards: the number of the set's shards.
-            most_bytes: how large it can be.
+            shards: The number of the set's shards.
+            most_bytes: How large it can be.
         """
         if JOINED_NAME.fullmatch(self.name) is None:
             return f"the joined file {self.name!r} has another name than {JOINED_NAME.pattern}"
@@ -494,8 +494,8 @@ def write_timm_info(folder: Path, manifests: Mapping[Path, Manifest]) -> None:
     A split "val" is also described as "validation", as timm's programs call it.
 
     Args:
-        folder: the one that timm will open.
-        manifests: those of the splits, by their folders: `folder` itself, or folders in it.
+        folder: The one that timm will open.
+        manifests: Those of the splits, by their folders: `folder` itself, or folders in it.
     """
     splits = {}
     for split, manifest in manifests.items():

@@ -22,14 +22,14 @@ class OpenedFile:
     """A file whose header was read.
 
     Args:
-        name: of its format, such as "tiff", for the summary.
+        name: Of its format, such as "tiff", for the summary.
         size: (width, height) in pixels as stored, before the image is turned upright.
-        load: decodes it, upright.
+        load: Decodes it, upright.
         image: Pillow's, not loaded; None where another library decodes it.
-        exact: whether Pillow's pixels are what the file says, so that the file may be kept as it is.
-        pages: how many images the file holds, of which `Conversion.page` names one; None where that is known only once
+        exact: Whether Pillow's pixels are what the file says, so that the file may be kept as it is.
+        pages: How many images the file holds, of which `Conversion.page` names one; None where that is known only once
             it is decoded.
-        remarks: counts of images by a sentence for the user, in which {} stands for the count.
+        remarks: Counts of images by a sentence for the user, in which {} stands for the count.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Codec(ABC):
         """Whether a file is of this format, by its first bytes.
 
         Args:
-            data: the whole file.
+            data: The whole file.
         """
 
     @abstractmethod
@@ -71,8 +71,8 @@ class Codec(ABC):
         """Reads the header.
 
         Args:
-            data: the whole file, which may be damaged, or made to do harm.
-            conversion: what the values become. Most codecs look at `page` alone: the conversion is not theirs.
+            data: The whole file, which may be damaged, or made to do harm.
+            conversion: What the values become. Most codecs look at `page` alone: the conversion is not theirs.
 
         Raises:
             DecodeError: the file is not read; the message goes on after the name of the file, as "is a FITS file

@@ -134,8 +134,8 @@ def decode_frame(source: bytes, runner: Any) -> bytearray:
     """Called by pydicom: the values of a compressed frame, without their shape.
 
     Args:
-        source: the frame.
-        runner: of pydicom, which is told how many bits a value has in memory.
+        source: The frame.
+        runner: Of pydicom, which is told how many bits a value has in memory.
     """
     library = import_module("imagecodecs")
     is_jpeg_ls = str(runner.transfer_syntax).startswith(_JPEG_LS)

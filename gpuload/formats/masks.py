@@ -142,9 +142,9 @@ class _NumberLayout(NamedTuple):
     """How a file stores the numbers of a mask.
 
     Attributes:
-        bits: of a number.
-        white_is_zero: whether Pillow shows 0 as white.
-        signed: whether numbers have a sign.
+        bits: Of a number.
+        white_is_zero: Whether Pillow shows 0 as white.
+        signed: Whether numbers have a sign.
     """
 
     bits: int

@@ -90,14 +90,14 @@ class Raster:
         image: Pillow's, of 8 bits or fewer for each value.
         values: (height, width) or (height, width, bands) of any integers or floats, as stored, in any byte order; then
             (height, width, bands) in that of the machine.
-        peak: the value of white; 0 where the file does not state it.
-        has_alpha: whether the last band is transparency, of which `peak` is opaque.
-        deep: whether `image` had 16 bits, of which 8 are left.
-        profile: the ICC profile, or b"".
-        turned: the Exif orientation by which it was turned.
-        window: the (center, width) of the values that the file wants to be shown.
-        is_inverted: whether small values are bright. They become dark levels; numbers stay as they are.
-        remarks: counts of images by a sentence for the user, in which {} stands for the count.
+        peak: The value of white; 0 where the file does not state it.
+        has_alpha: Whether the last band is transparency, of which `peak` is opaque.
+        deep: Whether `image` had 16 bits, of which 8 are left.
+        profile: The ICC profile, or b"".
+        turned: The Exif orientation by which it was turned.
+        window: The (center, width) of the values that the file wants to be shown.
+        is_inverted: Whether small values are bright. They become dark levels; numbers stay as they are.
+        remarks: Counts of images by a sentence for the user, in which {} stands for the count.
     """
 
     image: Image.Image | None = None

@@ -37,7 +37,7 @@ def codecs(own_alone: bool = False) -> dict[str, Codec]:
     So a package adds formats, and changes none that gpuload reads by a codec of its own.
 
     Args:
-        own_alone: without those of other packages, as shards that are read must mean the same everywhere.
+        own_alone: Without those of other packages, as shards that are read must mean the same everywhere.
     """
     names = {**BUILT_IN, **REST}
     others = plugins("" if own_alone else GROUP, names)

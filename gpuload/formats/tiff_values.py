@@ -18,8 +18,8 @@ def decode_page(data: bytes, number: int | None, size: WidthHeight) -> Array:
     """(height, width) or (height, width, bands) of a page, as stored.
 
     Args:
-        data: the file.
-        number: in the chain of pages; None for the first page below another one that has this size.
+        data: The file.
+        number: In the chain of pages; None for the first page below another one that has this size.
         size: (width, height) of the page.
     """
     with import_module("tifffile").TiffFile(io.BytesIO(data)) as file:

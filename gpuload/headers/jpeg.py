@@ -92,7 +92,7 @@ class _Segments:
 
     Attributes:
         width, height: in pixels, as stored; 0 before the frame.
-        scan: where the entropy-coded data begins; 0 before the scan.
+        scan: Where the entropy-coded data begins; 0 before the scan.
     """
 
     def __init__(self, data: bytes) -> None:

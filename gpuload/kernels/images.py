@@ -24,12 +24,12 @@ class EncodedImages:
         windows: int64 (N, 4), top, left, bottom, right of the part needed, in pixels of the stored image.
         factors: int64 (N,), 1, 2, 4 or 8: a JPEG may be decoded at 1/factor of its size.
         pictures: (N,) of `PICTURE`, with the sizes of the stored images.
-        mode: of the pixels, Pillow's or the set's.
-        upright: whether all are known to be upright, whatever the Exif data of JPEGs say.
+        mode: Of the pixels, Pillow's or the set's.
+        upright: Whether all are known to be upright, whatever the Exif data of JPEGs say.
 
     Attributes:
         room: int64 (N,), bytes for the pixels of each.
-        spare_bytes: that the decoding of one needs beside.
+        spare_bytes: That the decoding of one needs beside.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ def decode_rgb(data: bytes, height: int, width: int) -> U8 | None:
     """uint8 (height, width, 3), of a JPEG or PNG of this size; None where kernels do not decode it, or it has a fault.
 
     Args:
-        data: the file.
-        height: as its header says.
-        width: as its header says.
+        data: The file.
+        height: As its header says.
+        width: As its header says.
     """
     content = np.frombuffer(data, np.uint8)
     pictures = np.zeros(1, PICTURE)

@@ -17,7 +17,7 @@ class Scratch:
     """The memory of a thread that decodes: tables, and what it has read.
 
     Args:
-        name: of the kernel that says its size.
+        name: Of the kernel that says its size.
     """
 
     def __init__(self, name: str = "jpeg_scratch_bytes") -> None:
@@ -29,7 +29,7 @@ class ThreadScratch(threading.local):
     """A `Scratch` for each thread.
 
     Args:
-        name: of the kernel that says its size.
+        name: Of the kernel that says its size.
     """
 
     def __init__(self, name: str) -> None:
@@ -47,10 +47,10 @@ def find_points(
     All of its coded pixels are read.
 
     Args:
-        data: the file.
-        height: of the image in pixels, as the index gives it.
-        width: the same.
-        most_share: of the bytes of the file, for the points.
+        data: The file.
+        height: Of the image in pixels, as the index gives it.
+        width: The same.
+        most_share: Of the bytes of the file, for the points.
 
     Returns:
         The points; b"" where there is no room for any, or where there are restart markers within rows. None where the
@@ -68,10 +68,10 @@ def points_hold(data: bytes, points: bytes, height: int, width: int) -> bool:
     """Whether these are points of a JPEG of this size. All of its coded pixels are read.
 
     Args:
-        data: the file.
-        points: as the index holds them (docs/format.md).
-        height: of the image in pixels, as the index gives it.
-        width: the same.
+        data: The file.
+        points: As the index holds them (docs/format.md).
+        height: Of the image in pixels, as the index gives it.
+        width: The same.
     """
     image = (data, len(data), _thread.scratch.address, height, width)
     holds = kernel("points_hold")(*image, points, len(points))
@@ -87,7 +87,7 @@ def check_jpegs(spans: I64, heights: I32, widths: I32) -> I8:
     Args:
         spans: int64 (N, 2), address and size in bytes of each file.
         heights: int32 (N,), that the images should have, upright.
-        widths: the same.
+        widths: The same.
 
     Returns:
         int8 (N,): SOUND, or NO_JPEG, BAD_HEADER, NO_END, OTHER_SIZE, TURNED_BY_XMP or UNMARKED_CMYK.

@@ -15,8 +15,8 @@ class Sampler:
     The length is a rank's share of an epoch's samples, rounded up as by a `DistributedSampler`.
 
     Args:
-        move_on: makes an epoch the loader's next one, unless the loader is there or beyond, or a position was loaded.
-        samples: the length.
+        move_on: Makes an epoch the loader's next one, unless the loader is there or beyond, or a position was loaded.
+        samples: The length.
     """
 
     def __init__(self, move_on: Callable[[int], None], samples: int) -> None:
@@ -28,7 +28,7 @@ class Sampler:
         """Tells the loader which epoch of the training loop comes next.
 
         Args:
-            epoch: its number, from 0.
+            epoch: Its number, from 0.
         """
         self._move_on(epoch)
 

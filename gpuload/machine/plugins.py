@@ -24,8 +24,8 @@ class Plugin:
     """One class, which is imported when it is needed.
 
     Args:
-        name: what users call it, such as "voc".
-        entry: its entry point, with the group, module and class.
+        name: What users call it, such as "voc".
+        entry: Its entry point, with the group, module and class.
     """
 
     name: str
@@ -59,8 +59,8 @@ def plugins(group: str, built_in: Mapping[str, str] = {}) -> dict[str, Plugin]:
     A package can take no name that another has: its plug-in is left out with a warning.
 
     Args:
-        group: of entry points, such as "gpuload.sources".
-        built_in: gpuload's own, as "module:Class" by name.
+        group: Of entry points, such as "gpuload.sources".
+        built_in: Gpuload's own, as "module:Class" by name.
     """
     table = {
         name: Plugin(name, EntryPoint(name, value, group))

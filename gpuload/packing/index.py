@@ -174,14 +174,14 @@ def index_shards(
     `rejected.jsonl` and counted in the manifest under `packing`, as are all other members.
 
     Args:
-        patterns: paths or URLs of tars, one or several, with braces ("{000..127}") or the shell's wildcards; they are
+        patterns: Paths or URLs of tars, one or several, with braces ("{000..127}") or the shell's wildcards; they are
             read in this order. Tars at URLs stay there: the index names them, and a loader downloads them into its
             cache.
-        out: folder for the index; None: beside the shards, which must then be in one local folder.
-        classes: text file with the name of a class in each line, in order of their numbers.
-        overwrite: whether index files that are there already are replaced.
-        watch: called with the number of shards done and the number of all.
-        missing: what becomes of a sample that lacks a member that others have: "fail" raises ShardError, "skip" leaves
+        out: Folder for the index; None: beside the shards, which must then be in one local folder.
+        classes: Text file with the name of a class in each line, in order of their numbers.
+        overwrite: Whether index files that are there already are replaced.
+        watch: Called with the number of shards done and the number of all.
+        missing: What becomes of a sample that lacks a member that others have: "fail" raises ShardError, "skip" leaves
             the sample out.
 
     Returns:

@@ -61,11 +61,11 @@ class JoinReport(NamedTuple):
     """What a join has done.
 
     Args:
-        manifest: of the set, as it is now.
-        fields: that were added or replaced.
-        missing: the number of samples without a row in the table, which got empty values.
-        unused: the number of rows of the table that no sample has.
-        duplicates: the number of rows whose key another one before had.
+        manifest: Of the set, as it is now.
+        fields: That were added or replaced.
+        missing: The number of samples without a row in the table, which got empty values.
+        unused: The number of rows of the table that no sample has.
+        duplicates: The number of rows whose key another one before had.
     """
 
     manifest: Manifest
@@ -91,14 +91,14 @@ def join(
     Any other value is JSON.
 
     Args:
-        folder: a packed folder, such as shards/train.
+        folder: A packed folder, such as shards/train.
         table: Parquet, Arrow, Feather, CSV, TSV or JSONL, by its name.
-        columns: names of columns by what they hold: "key", and "label" for the class. The key is that of the samples,
+        columns: Names of columns by what they hold: "key", and "label" for the class. The key is that of the samples,
             or their source, the name of the file that was packed.
-        replace_fields: whether fields of the set with the names of columns are replaced; else that is an error.
-        missing: what becomes of a sample without a row: "fail", or "skip", by which it gets an empty text or list, or
+        replace_fields: Whether fields of the set with the names of columns are replaced; else that is an error.
+        missing: What becomes of a sample without a row: "fail", or "skip", by which it gets an empty text or list, or
             NaN.
-        duplicates: what becomes of several rows with one key: "fail", or "first", by which the first one counts.
+        duplicates: What becomes of several rows with one key: "fail", or "first", by which the first one counts.
 
     A run that is interrupted leaves the set as it was.
 
@@ -168,8 +168,8 @@ class _JoinedTable:
     """A table, whose rows are read once.
 
     Args:
-        path: of the file.
-        roles: names of columns by what they hold.
+        path: Of the file.
+        roles: Names of columns by what they hold.
     """
 
     def __init__(self, path: Path, roles: Mapping[str, str]) -> None:
@@ -341,10 +341,10 @@ class _Column:
     """The values of one field, in the rows of the table: those of Arrow's arrays.
 
     Args:
-        name: of the field.
-        kind: of the field.
-        column_name: the name of the table's column.
-        classes: names of its class numbers, where the table has them.
+        name: Of the field.
+        kind: Of the field.
+        column_name: The name of the table's column.
+        classes: Names of its class numbers, where the table has them.
     """
 
     def __init__(

@@ -119,7 +119,7 @@ class PlannedSplit:
         """The names of the files that the run writes into the split's folder.
 
         Args:
-            appended: whether to leave out the files that describe the split, which were there before.
+            appended: Whether to leave out the files that describe the split, which were there before.
         """
         names = shard_files(
             shard_name(self.first_shard + number) for number in range(self.shards)

@@ -40,8 +40,8 @@ def with_points(data: bytes, apart: int) -> tuple[bytes, bytes] | None:
     Its chunks stay, but for those with pixels: each of these has the rows between two points.
 
     Args:
-        data: the file.
-        apart: rows from one point to the next, a multiple of 4.
+        data: The file.
+        apart: Rows from one point to the next, a multiple of 4.
 
     Returns:
         None where the file has a fault, is interlaced, or has pixels that are not decoded by kernels.
@@ -109,8 +109,8 @@ class _Pixels(NamedTuple):
     """The compressed pixels of a PNG.
 
     Attributes:
-        stream: what its chunks of pixels hold, in one piece.
-        places: where each of these begins in the stream, and in the file.
+        stream: What its chunks of pixels hold, in one piece.
+        places: Where each of these begins in the stream, and in the file.
     """
 
     stream: bytes

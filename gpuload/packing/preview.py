@@ -36,11 +36,11 @@ class Preview:
     """What would be packed.
 
     Args:
-        source: the name of the source, and what it sees.
-        splits: samples of each split, before copies are dropped.
-        classes: for each field with classes, how many samples or objects each class number has, and its name.
-        listing: the samples, fields, rejections and notes.
-        sheet: ten samples with their fields drawn on them.
+        source: The name of the source, and what it sees.
+        splits: Samples of each split, before copies are dropped.
+        classes: For each field with classes, how many samples or objects each class number has, and its name.
+        listing: The samples, fields, rejections and notes.
+        sheet: Ten samples with their fields drawn on them.
     """
 
     source: str

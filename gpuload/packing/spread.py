@@ -54,7 +54,7 @@ class Spread:
     Percentiles are found among values rounded to 8 bits: the first half of a float32, of which there are few.
 
     Args:
-        channels: of each image.
+        channels: Of each image.
     """
 
     def __init__(self, channels: int) -> None:
@@ -101,8 +101,8 @@ def spread_of(parts: Iterable[Mapping[str, Any]], peak: int) -> ChannelSpread | 
     """Of the images of all shards; None where nothing was measured, or a channel holds no number.
 
     Args:
-        parts: of each shard, what `Spread.as_json` gives.
-        peak: that becomes 1 in mean and std; 1 for floats. Percentiles are values as stored.
+        parts: Of each shard, what `Spread.as_json` gives.
+        peak: That becomes 1 in mean and std; 1 for floats. Percentiles are values as stored.
     """
     measured = [part for part in parts if part.get("images")]
     if not measured:

@@ -73,10 +73,10 @@ def verify(
     `if __name__ == "__main__"`.
 
     Args:
-        folder: a packed folder, or a folder of several; or the URL of one.
-        workers: number of processes; None: one for each core that this process may use.
-        watch: called with the number of shards verified and the number of all shards.
-        quarantine: a file for the samples that have a fault of their own, for `Dataset(exclude=…)`; it may stay empty.
+        folder: A packed folder, or a folder of several; or the URL of one.
+        workers: Number of processes; None: one for each core that this process may use.
+        watch: Called with the number of shards verified and the number of all shards.
+        quarantine: A file for the samples that have a fault of their own, for `Dataset(exclude=…)`; it may stay empty.
 
     Raises:
         FormatError: it is not a packed folder.

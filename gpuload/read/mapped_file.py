@@ -31,10 +31,10 @@ def protect(path: Path, address: int, size: int, owner: object) -> int:
     """Protects the memory that a file is mapped to, until `release`.
 
     Args:
-        path: of the file.
-        address: of the memory.
-        size: of the file in bytes.
-        owner: the object that queries its faults.
+        path: Of the file.
+        address: Of the memory.
+        size: Of the file in bytes.
+        owner: The object that queries its faults.
 
     Returns:
         Its slot, or 0 if none is free.

@@ -57,9 +57,9 @@ class _ClassTable:
     """The classes of a field in all splits.
 
     Attributes:
-        parts: the splits that have the field.
-        counts: by number of the class, how many each of all splits has.
-        order: the numbers of the classes, the most frequent first.
+        parts: The splits that have the field.
+        counts: By number of the class, how many each of all splits has.
+        order: The numbers of the classes, the most frequent first.
     """
 
     def __init__(self, field: str, parts: Sequence[SplitFacts]) -> None:

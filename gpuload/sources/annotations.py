@@ -162,9 +162,9 @@ def parse_lines(
     """The objects in YOLO's lines, in shares of the image, with the numbers of their classes.
 
     Args:
-        text: the lines: a class, then a box x y width height from its center, or the corners of a polygon.
-        classes: names of all classes, where they are known.
-        points: keypoints that follow each box, and numbers of each, 2 or 3; 0, 0 without.
+        text: The lines: a class, then a box x y width height from its center, or the corners of a polygon.
+        classes: Names of all classes, where they are known.
+        points: Keypoints that follow each box, and numbers of each, 2 or 3; 0, 0 without.
 
     Raises:
         ValueError: a line is something else, or its class has no name. The message names the line.

@@ -67,8 +67,8 @@ def open_archive(path: Path, is_container: bool) -> Archive | None:
     """The files of an archive; None if this is none of those, or a compressed shard of WebDataset.
 
     Args:
-        path: of a file.
-        is_container: whether a tar may be a container, and is not named as a shard.
+        path: Of a file.
+        is_container: Whether a tar may be a container, and is not named as a shard.
 
     Raises:
         SourceError: it is damaged. MissingPackageError: py7zr is not installed.

@@ -34,7 +34,7 @@ class ArraysOptions(ColumnOptions):
     """The options of arrays.
 
     Args:
-        labels: an `.npy` of class numbers, for an `.npy` of images.
+        labels: An `.npy` of class numbers, for an `.npy` of images.
     """
 
     labels: str | Path | None = None

@@ -32,7 +32,7 @@ class CocoOptions(SourceOptions):
     """The options of COCO's JSON.
 
     Args:
-        labels: the file of annotations; None: the one in the folder `annotations` of the container, or else anywhere in
+        labels: The file of annotations; None: the one in the folder `annotations` of the container, or else anywhere in
             it, or one for each split, such as `instances_train2017.json` and `instances_val2017.json`, or one in each
             of the folders `train` and `valid`.
     """

@@ -96,7 +96,7 @@ class DrawnOptions(SourceOptions):
     """The options of annotation tools.
 
     Args:
-        negatives: whether an image that no annotation names is one without an object; else it is left out, or an error
+        negatives: Whether an image that no annotation names is one without an object; else it is left out, or an error
             where each image has a file of its own.
     """
 

@@ -18,7 +18,7 @@ class AttributeOptions(DrawnOptions):
     """The options of tools whose shapes have several attributes, or whose samples have several fields.
 
     Args:
-        attribute: the one that holds the class.
+        attribute: The one that holds the class.
     """
 
     attribute: str = ""

@@ -44,7 +44,7 @@ class BoxTableOptions(AttributeOptions):
     """The options of a table with a row for each object.
 
     Args:
-        labels: the table, where it does not lie in the folder of the images (`--labels`).
+        labels: The table, where it does not lie in the folder of the images (`--labels`).
         order: "columns" or "rows", in which runs of masks go through an image; Kaggle's are by columns, but for a few.
     """
 

@@ -314,8 +314,8 @@ def unstored(array: Any, stored: int) -> str:
     """Why an array is not read: it claims much more than is stored; "" if it is read.
 
     Args:
-        array: with a shape and a dtype.
-        stored: the bytes that it takes, or all arrays beside it.
+        array: With a shape and a dtype.
+        stored: The bytes that it takes, or all arrays beside it.
     """
     needed = math.prod(map(int, array.shape)) * array.dtype.itemsize
     if needed > _ASSUMED_BYTES and needed > _MOST_RATIO * stored:

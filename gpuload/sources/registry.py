@@ -101,11 +101,11 @@ class Recognised:
     """A source that was found for a place.
 
     Args:
-        name: of its plug-in.
-        kind: the class.
-        files: where it begins: the place, or a folder inside it.
-        reason: what it sees there.
-        uses: names of the files of annotations that it reads.
+        name: Of its plug-in.
+        kind: The class.
+        files: Where it begins: the place, or a folder inside it.
+        reason: What it sees there.
+        uses: Names of the files of annotations that it reads.
     """
 
     name: str
@@ -141,17 +141,17 @@ def open_source(
     """The source for what the user named: `form` where it is given, else the one that recognises it best.
 
     Args:
-        root: a file, a folder, an archive or a URL.
-        labels: a table of paths, COCO's JSON, or for an `.npy` of images one of labels.
-        columns: names of columns, arrays or keys by what they hold.
-        form: the name of a source, as `--from` takes it.
-        no_labels: images alone, wherever in a folder they lie, or those of a file or of shards.
-        no_splits: the splits that the source itself has are ignored.
-        negatives: images without an annotation are images without an object, where that is an error else.
-        out: the output folder, whose files are not samples.
-        zip_encoding: of the names in a zip archive that are not UTF-8, such as "gbk".
-        options: other options of the source, by name.
-        classes: a file with the names of all classes, that of class 0 first; without, numbers are the source's own.
+        root: A file, a folder, an archive or a URL.
+        labels: A table of paths, COCO's JSON, or for an `.npy` of images one of labels.
+        columns: Names of columns, arrays or keys by what they hold.
+        form: The name of a source, as `--from` takes it.
+        no_labels: Images alone, wherever in a folder they lie, or those of a file or of shards.
+        no_splits: The splits that the source itself has are ignored.
+        negatives: Images without an annotation are images without an object, where that is an error else.
+        out: The output folder, whose files are not samples.
+        zip_encoding: Of the names in a zip archive that are not UTF-8, such as "gbk".
+        options: Other options of the source, by name.
+        classes: A file with the names of all classes, that of class 0 first; without, numbers are the source's own.
 
     Raises:
         ArgumentError: options contradict each other, or this kind of source does not take one.

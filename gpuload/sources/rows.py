@@ -499,9 +499,9 @@ class _Columns(NamedTuple):
     """All entries of a listing, by columns.
 
     Attributes:
-        images: names, sizes and addresses.
-        sizes_beside: bytes of what lies beside each image.
-        values: of each field.
+        images: Names, sizes and addresses.
+        sizes_beside: Bytes of what lies beside each image.
+        values: Of each field.
     """
 
     images: pa.Table

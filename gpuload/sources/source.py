@@ -52,13 +52,13 @@ class SourceOptions:
     """The options of every source. A source with more of its own derives from it, and sets `Source.Options`.
 
     Args:
-        named: whether the user said that it is this source (`--from`), so that nothing in it is too unlikely.
-        own_splits: whether the splits that the place itself has are kept.
-        images_alone: whether only the images are wanted, without any field.
-        as_stored: whether arrays of images stay as they are, of any dtype and number of channels; else they become
+        named: Whether the user said that it is this source (`--from`), so that nothing in it is too unlikely.
+        own_splits: Whether the splits that the place itself has are kept.
+        images_alone: Whether only the images are wanted, without any field.
+        as_stored: Whether arrays of images stay as they are, of any dtype and number of channels; else they become
             uint8. The packer sets it by its mode.
-        conversion: what PIL images become. The packer sets it.
-        classes: names of all classes in the order of the numbers that they get (`--classes`); () keeps those of the
+        conversion: What PIL images become. The packer sets it.
+        classes: Names of all classes in the order of the numbers that they get (`--classes`); () keeps those of the
             source.
     """
 
@@ -75,7 +75,7 @@ class ColumnOptions(SourceOptions):
     """The options of a source of columns, arrays or keys.
 
     Args:
-        columns: their names by what they hold, where these are not the usual ones (`--column`).
+        columns: Their names by what they hold, where these are not the usual ones (`--column`).
     """
 
     columns: Mapping[str, Names] = field(default_factory=dict)
@@ -115,8 +115,8 @@ class Source(ABC):
     copies_folders: whether all files of a folder at a URL are copied, whatever their suffixes.
 
     Args:
-        path: a file or a folder, or a URL where there are `suffixes`.
-        options: fields of `Options`, by name.
+        path: A file or a folder, or a URL where there are `suffixes`.
+        options: Fields of `Options`, by name.
 
     Raises:
         ArgumentError: an option is unknown.
@@ -176,7 +176,7 @@ class Source(ABC):
         By default: a name with one of `suffixes`, or a folder with files of the first.
 
         Args:
-            files: a folder, an archive, or a single file, which is then the only one (`Files.names`).
+            files: A folder, an archive, or a single file, which is then the only one (`Files.names`).
         """
         if isinstance(files, Archive):
             return None  # only a source of files can read what is in one
@@ -242,7 +242,7 @@ class Source(ABC):
         """Makes the samples ready: copies the files of a URL, and fills the spool, unless an earlier run has filled it.
 
         Args:
-            scratch: a folder that exists until the set is packed.
+            scratch: A folder that exists until the set is packed.
         """
         if not isinstance(self.path, Path):
             self._local = self.path.fetch(scratch)
@@ -351,8 +351,8 @@ class FilesSource(Source):
     `self.files` is the container.
 
     Args:
-        root: a folder, a zip archive, a URL, or any other `Files`.
-        options: fields of `Options`, by name.
+        root: A folder, a zip archive, a URL, or any other `Files`.
+        options: Fields of `Options`, by name.
     """
 
     advice = "Give a folder of images, which are known by their extensions, such as .jpg, .png or .webp"

@@ -70,7 +70,7 @@ class TableOptions(ColumnOptions):
     """The options of a table.
 
     Args:
-        labels: the table, a path or a URL.
+        labels: The table, a path or a URL.
     """
 
     labels: str | Path | None = None

@@ -81,8 +81,8 @@ class VocOptions(SourceOptions):
     """The options of Pascal VOC.
 
     Args:
-        negatives: whether an image without an XML is one without an object; else it is an error.
-        first_pixel: the number that the first pixel has in `xmin` and `ymin`: 0, or 1 as in Pascal VOC itself and as
+        negatives: Whether an image without an XML is one without an object; else it is an error.
+        first_pixel: The number that the first pixel has in `xmin` and `ymin`: 0, or 1 as in Pascal VOC itself and as
             supervision writes it. A note says so where no box begins at 0.
     """
 

@@ -190,13 +190,13 @@ class Parts:
     """The parts of an object, which adjoin.
 
     Args:
-        objects: those at a URL.
-        names: that the object may have, the usual one first. Of several objects, the one with the right bytes counts.
-        folder: of the cache.
-        spans: where each part begins and ends, and its SHA-256.
+        objects: Those at a URL.
+        names: That the object may have, the usual one first. Of several objects, the one with the right bytes counts.
+        folder: Of the cache.
+        spans: Where each part begins and ends, and its SHA-256.
 
     Attributes:
-        where: the subject of messages.
+        where: The subject of messages.
     """
 
     def __init__(

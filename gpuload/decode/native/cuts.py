@@ -37,8 +37,8 @@ def resample(
         windows: int64 (N, 4), top, left, bottom, right in the stored image: the pixels that the filter may use.
         regions: float64 (N, 4), top, left, bottom, right in the stored image: the part that becomes the output.
         flips: bool (N, 2), top to bottom and left to right.
-        cubic: whether the filter is bicubic, else bilinear.
-        target: of the views.
+        cubic: Whether the filter is bicubic, else bilinear.
+        target: Of the views.
     """
     arrays = [
         np.ascontiguousarray(array) for array in (pictures, windows, regions, flips)
@@ -71,9 +71,9 @@ def crop_or_pad(
         windows: int64 (N, 4), top, left, bottom, right in the stored image.
         flips: bool (N, 2), top to bottom and left to right.
         sizes: int64 (N, 2), height and width of the stored images.
-        fills: outside of them: of RGB uint8 (3,), the level of each channel; else float64 (1,).
-        mode: index in PADDING_MODES of what is outside.
-        target: of the views.
+        fills: Outside of them: of RGB uint8 (3,), the level of each channel; else float64 (1,).
+        mode: Index in PADDING_MODES of what is outside.
+        target: Of the views.
     """
     arrays = [
         np.ascontiguousarray(array)
@@ -273,10 +273,10 @@ class Cuts:
         """The step that makes the cuts of the images at these rows.
 
         Args:
-            pictures: of these rows.
-            rows: of the batch.
-            target: of these rows.
-            cubic: the filter, if not the form's.
+            pictures: Of these rows.
+            rows: Of the batch.
+            target: Of these rows.
+            cubic: The filter, if not the form's.
         """
         flips = self._flips[rows]
         if self._pads:

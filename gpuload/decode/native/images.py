@@ -27,9 +27,9 @@ def bands_of(pixels: Pixels, step: int | None = None, luma: bool = False) -> Ban
     """What kernels are told of pixels.
 
     Args:
-        pixels: of the batch.
-        step: values from one pixel to the next, if more than the channels.
-        luma: whether gray is computed from RGB.
+        pixels: Of the batch.
+        step: Values from one pixel to the next, if more than the channels.
+        luma: Whether gray is computed from RGB.
     """
     value_bytes = np.dtype(pixels.dtype).itemsize
     return Bands(
@@ -48,18 +48,18 @@ class DecodePlan:
     """The decoding of one picture of each sample of a batch, and the positions of their pixels.
 
     Args:
-        stored: the pictures.
+        stored: The pictures.
         windows: int64 (N, 4), the part needed of each: top, left, bottom, right in pixels of the stored image.
         factors: int64 (N,), the image may be decoded at 1/factor of its size.
-        pixels: of the images.
-        plain: as `Stored.plain`.
-        is_mask: as `Stored.is_mask`.
+        pixels: Of the images.
+        plain: As `Stored.plain`.
+        is_mask: As `Stored.is_mask`.
 
     Attributes:
         pictures: (N,) of `PICTURE`. Those of raw images are complete; the others have the size of the stored image
             until they are decoded.
-        files: these, for kernels; None where there is nothing to decode.
-        largest_bytes: of the pixels of one image.
+        files: These, for kernels; None where there is nothing to decode.
+        largest_bytes: Of the pixels of one image.
     """
 
     def __init__(

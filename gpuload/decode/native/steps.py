@@ -21,9 +21,9 @@ class Step:
     """A kernel with its arguments; calling it with `begin, end` processes these rows of a batch.
 
     Args:
-        name: of the kernel.
-        arguments: its structure.
-        held: owners of the addresses in it.
+        name: Of the kernel.
+        arguments: Its structure.
+        held: Owners of the addresses in it.
 
     Raises:
         MemoryError: on a call, if there is no memory.
@@ -57,7 +57,7 @@ class ThreadMemory:
 
     Args:
         memory: uint8, for the pixels of as many images as are decoded in one call, and for what one needs beside.
-        scratch: of the thread.
+        scratch: Of the thread.
     """
 
     def __init__(self, memory: Array, scratch: Scratch) -> None:
@@ -71,11 +71,11 @@ class SharedBlocks:
     """What threads do to a batch, some rows of it at a time.
 
     Args:
-        rows_at_once: rows of a block.
+        rows_at_once: Rows of a block.
         pictures: (N,) of `PICTURE`.
-        decode: what completes those that are not decoded; None: nothing does.
-        steps: what is made of pictures then.
-        leaves_all: each block is left to Python after `decode`.
+        decode: What completes those that are not decoded; None: nothing does.
+        steps: What is made of pictures then.
+        leaves_all: Each block is left to Python after `decode`.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class SharedBlocks:
 
         Args:
             taken: int64 (1,), how many rows threads have taken.
-            thread: what `decode` needs; None without it.
+            thread: What `decode` needs; None without it.
 
         Yields:
             Where a block begins that is left to the caller, since a picture is missing or `leaves_all` is set.

@@ -17,9 +17,9 @@ def transform(steps: Steps, target: PixelTarget, levels: Step) -> Step:
     """What makes views after their steps.
 
     Args:
-        steps: of N images.
-        target: of the views.
-        levels: what makes the images before the steps, as uint8 (N, C, height, width); it writes where the kernel says.
+        steps: Of N images.
+        target: Of the views.
+        levels: What makes the images before the steps, as uint8 (N, C, height, width); it writes where the kernel says.
     """
     made_by = levels.arguments
     assert isinstance(made_by, ResizeArguments | CropArguments)
@@ -41,7 +41,7 @@ def run(
 
     Args:
         images: uint8 (N, C, height, width), contiguous; stays as it is.
-        steps: of the images.
+        steps: Of the images.
         out: float32 or uint8 (N, C, height, width), contiguous so or with channels last.
         mean: float32 (C,).
         factor: float32 (C,).

@@ -19,7 +19,7 @@ class DuckDbOptions(ColumnOptions):
     """The options of DuckDB.
 
     Args:
-        table: the table that is packed; without, the only one that has a column of BLOBs.
+        table: The table that is packed; without, the only one that has a column of BLOBs.
     """
 
     table: str = ""

@@ -68,8 +68,8 @@ class Meaning:
     """What the features of a file's examples become.
 
     Args:
-        folder: of the file, where TensorFlow Datasets leaves names of classes.
-        findings: which gets the names of classes.
+        folder: Of the file, where TensorFlow Datasets leaves names of classes.
+        findings: Which gets the names of classes.
     """
 
     def __init__(self, folder: Path, findings: Findings) -> None:

@@ -140,11 +140,11 @@ class _Frame(NamedTuple):
     """Some samples that are compressed together.
 
     Attributes:
-        first: the number of the first.
-        samples: how many there are.
-        start: the byte of the chunk where they begin.
-        compressed: bytes there.
-        size: bytes when they are decompressed.
+        first: The number of the first.
+        samples: How many there are.
+        start: The byte of the chunk where they begin.
+        compressed: Bytes there.
+        size: Bytes when they are decompressed.
     """
 
     first: int
@@ -167,8 +167,8 @@ def leaf_names(spec: Any, count: int) -> list[str]:
     """The names of a sample's leaves: keys of dicts and numbers in lists, with dots between levels.
 
     Args:
-        spec: the tree, as torch writes it, or None.
-        count: the number of leaves.
+        spec: The tree, as torch writes it, or None.
+        count: The number of leaves.
 
     Raises:
         ValueError: the tree has another number of leaves.
@@ -204,7 +204,7 @@ def decoder(form: str) -> Decode:
     """What reads the values of a leaf.
 
     Args:
-        form: its name in the index, such as "jpeg" or "no_header_numpy:4".
+        form: Its name in the index, such as "jpeg" or "no_header_numpy:4".
 
     Raises:
         ValueError: it is unknown.

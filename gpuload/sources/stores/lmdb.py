@@ -30,7 +30,7 @@ class LmdbOptions(PickleOptions):
     """The options of LMDB.
 
     Args:
-        channels: the order of the three channels of pixels in Caffe's Datum: "bgr", as Caffe's convert_imageset writes
+        channels: The order of the three channels of pixels in Caffe's Datum: "bgr", as Caffe's convert_imageset writes
             them, or "rgb".
     """
 

@@ -139,8 +139,8 @@ class _Shard:
         """The shard as it was before it was compressed: its file, or one that is made.
 
         Args:
-            folder: of the store.
-            scratch: the file that is made.
+            folder: Of the store.
+            scratch: The file that is made.
 
         Raises:
             OSError, ValueError: see `inflate_file`.
@@ -185,7 +185,7 @@ def decoder(encoding: str) -> Decode:
     """What reads the values of a column.
 
     Args:
-        encoding: its name in the index, such as "jpeg" or "ndarray:float32:2,3".
+        encoding: Its name in the index, such as "jpeg" or "ndarray:float32:2,3".
 
     Raises:
         ValueError: it is unknown.

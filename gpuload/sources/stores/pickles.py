@@ -46,7 +46,7 @@ class PickleOptions(ColumnOptions):
     """The options of a store that may hold pickles.
 
     Args:
-        trust_pickles: whether pickles that hold more than plain data are run.
+        trust_pickles: Whether pickles that hold more than plain data are run.
     """
 
     trust_pickles: bool = False
@@ -61,8 +61,8 @@ def read_pickle(data: bytes, is_trusted: bool = False) -> Any:
     """The value in a pickle.
 
     Args:
-        data: the pickle.
-        is_trusted: whether Python may run it, where it is more than plain data.
+        data: The pickle.
+        is_trusted: Whether Python may run it, where it is more than plain data.
 
     Raises:
         ValueError: it is damaged, or is more than plain data and not trusted.

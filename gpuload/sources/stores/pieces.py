@@ -42,9 +42,9 @@ class Pieces:
     """Bytes that are taken one piece after the other.
 
     Args:
-        data: the bytes.
-        start: where the first piece begins.
-        name: of what the bytes are, for messages.
+        data: The bytes.
+        start: Where the first piece begins.
+        name: Of what the bytes are, for messages.
     """
 
     def __init__(self, data: bytes, start: int = 0, name: str = "a value") -> None:
@@ -122,8 +122,8 @@ class StoreFile:
     """A file of a store, of which pieces are read by their places.
 
     Args:
-        path: of the file.
-        file: opened, see `opened`.
+        path: Of the file.
+        file: Opened, see `opened`.
     """
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
@@ -200,10 +200,10 @@ def inflated(
     """Decompressed bytes.
 
     Args:
-        data: the compressed bytes.
-        codec: what they are compressed by.
-        size: how many bytes come out; None where the store does not say.
-        most: how many may come out, where it does not say.
+        data: The compressed bytes.
+        codec: What they are compressed by.
+        size: How many bytes come out; None where the store does not say.
+        most: How many may come out, where it does not say.
 
     Raises:
         ValueError: another number comes out, or more.
@@ -227,10 +227,10 @@ def inflate_file(source: Path, codec: Codec, size: int | None, target: Path) -> 
     """Decompresses a file into another one.
 
     Args:
-        source: the compressed file.
-        codec: what it is compressed by.
-        size: how many bytes come out; None where the store does not say.
-        target: the file that is written.
+        source: The compressed file.
+        codec: What it is compressed by.
+        size: How many bytes come out; None where the store does not say.
+        target: The file that is written.
 
     Raises:
         ValueError: as many bytes do not come out. OSError: it cannot be read or written.

@@ -211,8 +211,8 @@ def meant(row: Row, features: Features) -> dict[str, Names]:
     """The columns of the image and the label by their values, where usual names do not tell.
 
     Args:
-        row: the first of a store.
-        features: what is known of its columns.
+        row: The first of a store.
+        features: What is known of its columns.
     """
     columns = dict[str, Names]()
     pictures = [
