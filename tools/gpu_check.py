@@ -121,9 +121,10 @@ class Plan(NamedTuple):
             Step("bench", 100, 140, self._bench()),
             Step("train", 125, 160, self._training()),
             Step("pictures", 15, 40, self._pictures()),
+            Step("pair", 15, 40, self._pair()),
             Step("codec", 20, 60, self._codec(), {"DALI_NVIMGCODEC_LOG_LEVEL": "3"}),
             Step("tune", 35, 60, self._tune()),
-            Step("tests", 60, 180, self._tests()),
+            Step("tests", 45, 180, self._tests()),
         ]
 
     @property
@@ -215,6 +216,14 @@ class Plan(NamedTuple):
         ]
         command += ["--threads", CORES, "--images", "32" if self.quick else "512"]
         return [*command, "--picture", str(self.out / "cpu_vs_gpu.png")]
+
+    def _pair(self) -> list[str]:
+        command = self._tool(
+            "tools/pair_check.py", "--json", str(self.out / "pair.json")
+        )
+        command += [*self._batches(), "--threads", CORES]
+        work = ["--images", "64", "--rounds", "1"] if self.quick else []
+        return [*command, *work]
 
     def _codec(self) -> list[str]:
         decoder = "default" if self.device == "cuda" else "native"

@@ -4,6 +4,7 @@ A picture that moves with another one shows the same part of the scene, whatever
 picture in relative coordinates, and its flips and warps are the same.
 """
 
+import math
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from gpuload.fields.motion import Crops
 from gpuload.fields.rows import Ragged, take
 from gpuload.transforms.steps import Steps, is_affine, is_mixed, is_warp, join
 from gpuload.transforms.warps import mask_steps
-from gpuload.types import F64, I32, I64
+from gpuload.types import F64, I32, I64, HeightWidth
 
 Colors = Literal["same", "own", "none"]
 
@@ -97,6 +98,16 @@ class MovedPicture(ABC):
             leaders: The forms of other pictures, by name.
         """
 
+    @abstractmethod
+    def output_sizes(
+        self, leaders: Mapping[str, tuple[HeightWidth, ...]]
+    ) -> tuple[HeightWidth, ...]:
+        """(height, width) of each of its views in pixels, where it is largest.
+
+        Args:
+            leaders: Those of other pictures, by name.
+        """
+
 
 class MovedMask(MovedPicture):
     """A mask of the image's size, of which each pixel is a class.
@@ -111,6 +122,12 @@ class MovedMask(MovedPicture):
         self.name = name
         self._image = image
         self._fill = fill
+
+    def output_sizes(
+        self, leaders: Mapping[str, tuple[HeightWidth, ...]]
+    ) -> tuple[HeightWidth, ...]:
+        """As `MovedPicture.output_sizes`."""
+        return leaders[self._image]
 
     def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
         """As `MovedPicture.move`."""
@@ -191,6 +208,16 @@ class Follower(MovedPicture):
                 f"{self.name!r}: scale={self._scale:g} needs images of one size, thus Augment(size=…)"
             )
         return tuple(map(self._form.of, forms))
+
+    def output_sizes(
+        self, leaders: Mapping[str, tuple[HeightWidth, ...]]
+    ) -> tuple[HeightWidth, ...]:
+        """As `MovedPicture.output_sizes`."""
+        scale = self._scale
+        return tuple(
+            (round(height * scale), round(width * scale))
+            for height, width in leaders[self.like]
+        )
 
     def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
         """As `MovedPicture.move`."""
@@ -287,6 +314,12 @@ class Alone(MovedPicture):
         """As `MovedPicture.forms`."""
         return (self._augment.form,) * self._views
 
+    def output_sizes(
+        self, leaders: Mapping[str, tuple[HeightWidth, ...]]
+    ) -> tuple[HeightWidth, ...]:
+        """As `MovedPicture.output_sizes`."""
+        return (max(self._augment.sizes, key=math.prod),) * self._views
+
     def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
         """As `MovedPicture.move`."""
         augments = [self._augment] * self._views
@@ -310,6 +343,12 @@ class AsImage(MovedPicture):
     def forms(self, leaders: Mapping[str, tuple[Form, ...]]) -> tuple[Form, ...]:
         """As `MovedPicture.forms`."""
         return tuple(map(self._form.of, leaders[self._image]))
+
+    def output_sizes(
+        self, leaders: Mapping[str, tuple[HeightWidth, ...]]
+    ) -> tuple[HeightWidth, ...]:
+        """As `MovedPicture.output_sizes`."""
+        return leaders[self._image]
 
     def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
         """As `MovedPicture.move`."""
@@ -377,6 +416,12 @@ class MovedList(MovedPicture):
     def choose(self, counts: I64) -> tuple[I64, I64]:
         """Which pictures of each sample are taken, as `Pictures.chosen` says."""
         return self._choice(counts)
+
+    def output_sizes(
+        self, leaders: Mapping[str, tuple[HeightWidth, ...]]
+    ) -> tuple[HeightWidth, ...]:
+        """As `MovedPicture.output_sizes`."""
+        return self._picture.output_sizes(leaders)
 
     def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
         """Views with a row for each picture of the list."""

@@ -123,6 +123,8 @@ class PictureForm(NamedTuple):
         stored: What is known of all of them.
         values: What becomes of the values of a map, such as depth; None for images and masks.
         is_list: Whether a sample has any number of them.
+        most: Of a list, the most that a sample has in a batch; 0 if that is unknown.
+        is_further: Whether it is none of the images, so that it may differ in size from the picture that it moves with.
     """
 
     name: str
@@ -130,6 +132,8 @@ class PictureForm(NamedTuple):
     stored: Stored
     values: MapValues | None = None
     is_list: bool = False
+    most: int = 1
+    is_further: bool = False
 
     @property
     def is_image(self) -> bool:
@@ -191,6 +195,27 @@ def capture_fault(device: str) -> DeviceError:
         f"{device}: a CUDA graph was captured in mode 'global' while batches were decoded, which forbids that to all "
         "threads. Capture before the first batch, or use torch.cuda.graph(..., capture_error_mode='thread_local')"
     )
+
+
+def faults_by_sample(
+    batch: Batch, name: str, reasons: Mapping[int, str]
+) -> dict[int, Fault]:
+    """Why samples do not decode, by row; of a list of pictures the first that does not.
+
+    Args:
+        batch: With the samples.
+        name: Of the pictures.
+        reasons: Why a picture does not decode, by its row among all of this name.
+    """
+    pictures = batch.encoded.pictures[name]
+    if not isinstance(pictures, Ragged):
+        return {row: Fault(why, name) for row, why in reasons.items()}
+    faults: dict[int, Fault] = {}
+    for picture, reason in sorted(reasons.items()):
+        row = int(pictures.samples[picture])
+        number = int(pictures.positions[picture])
+        faults.setdefault(row, Fault(f"picture {number}: {reason}", name))
+    return faults
 
 
 Place = tuple[int, str]  # a row of the stored pictures of a name, and this name

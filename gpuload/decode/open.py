@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuload.augment import Form
 from gpuload.decode.arguments import Backend, Both, Dali, DecoderName
-from gpuload.decode.dali.memory import OutputImages, fits
+from gpuload.decode.dali.memory import IMAGE_ALONE, OutputImages, fits
 from gpuload.decode.faults import FaultHandler, OnCorrupt, Prepare
 from gpuload.decode.functions import CallFunctions, Functions
 from gpuload.decode.interface import (
@@ -85,7 +85,7 @@ def choose_decoder(
     datasets: Sequence[Dataset],
     resources: Resources,
     decodes: bool = True,
-    outputs: OutputImages = OutputImages(),  # noqa: B008 -- it is immutable
+    outputs: Sequence[OutputImages] = IMAGE_ALONE,
 ) -> tuple[Backend, int | None]:
     """The decoder, and the number of the GPU for the batches, or None for the CPU.
 
@@ -101,7 +101,7 @@ def choose_decoder(
         datasets: Of which samples are.
         resources: Of the decoder.
         decodes: Whether anything needs decoding; if not, no packages are needed.
-        outputs: Of each image.
+        outputs: What DALI would make of pictures.
 
     Raises:
         DeviceError: there is no such GPU.
@@ -178,7 +178,7 @@ def _choose_for_gpu(
     ranks: Ranks,
     datasets: Sequence[Dataset],
     resources: Resources,
-    outputs: OutputImages,
+    outputs: Sequence[OutputImages],
 ) -> Backend:
     """The decoder for a GPU where both can be used, by memory and cores alone."""
     is_small = fits(
@@ -329,32 +329,33 @@ class _Opening(NamedTuple):
         Raises:
             ArgumentError: the decoder does not take such images or forms.
         """
-        images = [picture for picture in pictures if picture.is_image]
-        # DALI's batches have as many images as samples.
-        single = [image for image in images if not image.is_list]
-        if name == "native" or not single:
-            for picture in images:
+        by_dali = list(filter(is_for_dali, pictures)) if name != "native" else []
+        # Two decoders share the samples of a batch, of which a list has another number of pictures.
+        if name == "both":
+            by_dali = [image for image in by_dali if not image.is_list]
+        others = [picture for picture in pictures if picture not in by_dali]
+        for picture in others:
+            if picture.is_image:
                 is_gray = picture.stored.source == GRAY
                 check_mixed(picture, "decoder='native'", is_gray, "gray images")
+        if not by_dali:
             return self.native(pictures), None
-        image = single[0]
-        others = [picture for picture in pictures if picture is not image]
-        check_for_dali(name, image)
+        check_for_dali(name, by_dali[0])
         if name == "dali":
-            stages, screen = self.dali(image)
-            prepare: Prepare = partial(_screen_all, screen)
+            stages, screens = self.dali(by_dali)
+            prepare: Prepare = partial(_screen_all, screens)
         else:
-            stages, prepare = self.shared(image)
+            stages, prepare = self.shared(by_dali)
         return [*stages, *self.beside(others)], prepare
 
-    def shared(self, image: PictureForm) -> tuple[list[Stage], Prepare]:
-        """The stages of DALI and of the native decoder, which share the images of each batch."""
+    def shared(self, pictures: Sequence[PictureForm]) -> tuple[list[Stage], Prepare]:
+        """The stages of DALI and of the native decoder, which share the samples of each batch."""
         from gpuload.decode.in_torch import DALI, NATIVE, Join, divide, is_for_cpu
 
         cpu_share = self.resources.cpu_share
-        dali_stages, screen = self.dali(image)
+        dali_stages, (screen,) = self.dali(pictures)
         feed, *dali = [OnPart(DALI, stage) for stage in dali_stages]
-        begin, *native = [OnPart(NATIVE, stage) for stage in self.native([image])]
+        begin, *native = [OnPart(NATIVE, stage) for stage in self.native(pictures)]
         split = SplitParts(partial(divide, cpu_share))
 
         def prepare(batch: Batch) -> tuple[Batch, dict[int, Fault]]:
@@ -429,9 +430,12 @@ class _Opening(NamedTuple):
         """The stages for pictures besides an image that another decoder makes."""
         return self.native(pictures) if pictures else []
 
-    def dali(self, image: PictureForm) -> "tuple[list[Stage], Screen]":
-        """The stages of DALI, and what a batch must pass first."""
-        is_plain = all(form.is_plain for form in image.forms)
+    def dali(
+        self, pictures: Sequence[PictureForm]
+    ) -> "tuple[list[Stage], list[Screen]]":
+        """The stages of DALI, and what a batch must pass first: a pipeline for the pictures that each sample has one
+        of, and one for each list, since the rows of a batch of DALI's are as many in all of its inputs."""
+        is_plain = all(form.is_plain for picture in pictures for form in picture.forms)
         if not is_plain:
             require(
                 "decoder='dali': transforms, normalize='image' and erasing need torch",
@@ -439,11 +443,18 @@ class _Opening(NamedTuple):
             )
         from gpuload.decode.dali.decoder import DaliDecoder
 
-        dali = DaliDecoder(image, self.resources, self.device_id, self.device)
-        stages: list[Stage] = [dali.feed, dali]
+        single = [picture for picture in pictures if not picture.is_list]
+        lists = [[picture] for picture in pictures if picture.is_list]
+        decoders = [
+            DaliDecoder(group, self.resources, self.device_id, self.device)
+            for group in [single, *lists]
+            if group
+        ]
+        stages: list[Stage] = [decoder.feed for decoder in decoders]
+        stages += decoders
         if not is_plain:
-            stages.append(self.finish([image], levels=False))
-        return stages, dali.screen
+            stages.append(self.finish(pictures, levels=False))
+        return stages, [decoder.screen for decoder in decoders]
 
     def finish(self, pictures: Sequence[PictureForm], *, levels: bool = True) -> Stage:
         """The last stage, in torch."""
@@ -459,9 +470,28 @@ class _Opening(NamedTuple):
         )
 
 
-def _screen_all(screen: "Screen", batch: Batch) -> tuple[Batch, dict[int, Fault]]:
-    """As `Screen.prepare`, for DALI as the only decoder of images."""
-    return screen.prepare(batch, np.arange(len(batch)))
+def _screen_all(
+    screens: "Sequence[Screen]", batch: Batch
+) -> tuple[Batch, dict[int, Fault]]:
+    """As `Screen.prepare`, for DALI as the only decoder of its pictures."""
+    faults: dict[int, Fault] = {}
+    for screen in screens:
+        batch, of_pictures = screen.prepare(batch, np.arange(len(batch)))
+        faults = {**of_pictures, **faults}
+    return batch, faults
+
+
+def is_for_dali(picture: PictureForm) -> bool:
+    """Whether DALI decodes a picture, if it decodes any. What it does not take of the image is an error."""
+    if not (picture.is_image and picture.is_further):
+        return picture.is_image
+    is_known = picture.most > 0
+    return is_known and all(
+        form.interpolation != "nearest"
+        and form.padding_mode == "constant"
+        and not form.patch
+        for form in picture.forms
+    )
 
 
 def _as_levels(picture: PictureForm) -> PictureForm:

@@ -13,7 +13,12 @@ from gpuload.decode.arguments import Backend, OnCorrupt
 from gpuload.decode.dali.memory import OutputImages, check_whole_images
 from gpuload.decode.functions import Functions, find_functions
 from gpuload.decode.interface import PictureForm, Resources, no_pixels
-from gpuload.decode.open import choose_decoder, open_decoder, plan_resources
+from gpuload.decode.open import (
+    choose_decoder,
+    is_for_dali,
+    open_decoder,
+    plan_resources,
+)
 from gpuload.loader.config import LoaderConfig
 from gpuload.loader.pipeline import CorruptSamples, Pipeline
 from gpuload.order.budget import Budget
@@ -148,8 +153,17 @@ def build_decoding(
         config.prefetch,
     )
     first_form = schedule.first.form
-    channels = schedule.pixels.channels
-    outputs = OutputImages(schedule.largest_sizes, channels, first_form.dtype)
+    outputs = [
+        OutputImages(
+            collate.largest_sizes(picture.name, schedule),
+            picture.stored.pixels.channels,
+            picture.forms[0].dtype,
+            picture.name,
+            picture.most,
+        )
+        for picture in pictures
+        if is_for_dali(picture)
+    ]
     backend, device_id = choose_decoder(
         decoder,
         config.device,

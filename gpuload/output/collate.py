@@ -53,7 +53,7 @@ from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
 from gpuload.read.shards import check_first_rows
 from gpuload.transforms.warps import affine_of
-from gpuload.types import I64
+from gpuload.types import I64, HeightWidth
 
 CORRUPT = "corrupt"  # the field that on_corrupt="mark" adds
 
@@ -197,10 +197,42 @@ class Collate:
             picture_forms = picture.forms(forms)
             forms[name] = picture_forms
             stored = find_stored(self._datasets, name, pixels, is_mask=is_mask)
-            is_list = isinstance(picture, MovedList)
-            form = PictureForm(name, picture_forms, stored, field.values, is_list)
-            decoded.append(form)
+            decoded.append(
+                PictureForm(
+                    name,
+                    picture_forms,
+                    stored,
+                    field.values,
+                    is_list=isinstance(picture, MovedList),
+                    most=self._most_of(field),
+                    is_further=True,
+                )
+            )
         return tuple(decoded)
+
+    def largest_sizes(self, name: str, schedule: Schedule) -> tuple[HeightWidth, ...]:
+        """(height, width) of each view of a picture in pixels, where it is largest.
+
+        Args:
+            name: Of the picture.
+            schedule: Of the image.
+        """
+        sizes = {self.image: schedule.largest_sizes}
+        for picture in self.pictures:
+            sizes[picture.name] = picture.output_sizes(sizes)
+        return sizes[name]
+
+    def _most_of(self, field: PixelField) -> int:
+        """The most pictures of a name that a sample has in a batch; 0 if that is unknown."""
+        if field.kind != PicturesKind.name:
+            return 1
+        if field.spec.count is not None:
+            count: int = field.spec.count
+            return count
+        fields = [dataset.require_field(field.name) for dataset in self._datasets]
+        if any(one.counts is None for one in fields):
+            return 0
+        return max(one.counts[1] for one in fields if one.counts is not None)
 
     def _check(self, schedule: Schedule) -> None:
         """Raises ArgumentError where the fields, the views and the batch transforms do not fit together."""

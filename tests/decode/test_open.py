@@ -167,7 +167,7 @@ def test_whole_images_that_do_not_fit_are_refused_with_their_figures(
     remedy = "smaller batch_size or prefetch, decoder='native'"
     with pytest.raises(gpuload.DeviceError, match=rf"decoder='{name}': whole images of {figures},.*{remedy}"):
         gpuload.DaliIterator(large, most + 1, augment=gpuload.Augment(8), decoder=decoder, drop_last=False, prefetch=2)
-    outputs = memory.OutputImages(((8, 8),))
+    outputs = [memory.OutputImages(((8, 8),))]
     memory.check_whole_images([gpuload.Dataset(large)], most, 2, 0, share=110 / most, outputs=outputs)
     monkeypatch.setattr(memory, "gpu_bytes", lambda device_id: None)
     memory.check_whole_images([gpuload.Dataset(large)], 10_000, 2, 0)  # it is not known
@@ -187,11 +187,51 @@ def test_whole_images_are_counted_by_the_index(large: Path, tmp_path: Path) -> N
     photos = gpuload.Dataset(large)
     decoded = 2000 * 1500 * 3
     assert memory.whole_images_bytes([raw, photos], 256, 2) == decoded * 256 * 2
-    outputs = memory.OutputImages(((224, 320), (96, 96)), 3, "float16")  # two views in float16
+    outputs = [memory.OutputImages(((224, 320), (96, 96)), 3, "float16")]  # two views in float16
     values = (224 * 320 + 96 * 96) * 3 * 2
     intermediates = (320 + 96) * 2000 * 3 * 4 * 32
     expected = (3 * decoded + 2 * values) * 256 * 2 + intermediates
     assert memory.whole_images_bytes([photos], 256, 2, outputs) == expected
+
+
+def test_whole_further_pictures_are_counted_too(tmp_path: Path) -> None:
+    """A right view of half the sides, and lists of 1, 2, 3 and 2 frames."""
+    samples = [
+        {
+            "left": encode(Image.new("RGB", (200, 100))),
+            "right": encode(Image.new("RGB", (100, 50))),
+            "frames": [encode(Image.new("RGB", (40, 30))) for _ in range(count)],
+        }
+        for count in (1, 2, 3, 2)
+    ]
+    gpuload.pack(samples, tmp_path / "set", workers=1, progress=False)
+    dataset = gpuload.Dataset(tmp_path / "set" / "train")
+    expected = {"left": 200 * 100 * 3, "right": 100 * 50 * 3, "frames": 2 * 40 * 30 * 3}
+    for name, decoded in expected.items():
+        outputs = [memory.OutputImages(name=name, most=3)]
+        assert memory.whole_images_bytes([dataset], 16, 2, outputs) == decoded * 16 * 2
+    one_frame = [memory.OutputImages(name="left"), memory.OutputImages(name="frames")]
+    assert memory.whole_images_bytes([dataset], 16, 2, one_frame) == (200 * 100 + 40 * 30) * 3 * 16 * 2
+
+
+def test_whole_further_pictures_that_do_not_fit_are_refused(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 8 GB 110 pairs of 9 MB images each take more than 4, of which 110 images take less."""
+    samples = [{name: encode(Image.new("RGB", (2000, 1500)), quality=50) for name in ("left", "right")} for _ in "1234"]
+    folder = large.parent / "pairs"
+    gpuload.pack(samples, folder, workers=1, progress=False)
+    monkeypatch.setattr("gpuload.loader.build.choose_decoder", lambda *_: ("dali", 0))
+    monkeypatch.setattr(memory, "gpu_bytes", lambda device_id: 8 * 10**9)
+    fields = ("left", gpuload.Picture("right", scale=0.5))
+    with pytest.raises(gpuload.DeviceError, match="whole images of batch_size=110,.*take 7.9 GB of the GPU's 8.0"):
+        gpuload.DaliIterator(
+            folder / "train",
+            110,
+            augment=gpuload.Augment(8),
+            fields=fields,
+            decoder="dali",
+            drop_last=False,
+            prefetch=2,
+        )
 
 
 @pytest.mark.parametrize(

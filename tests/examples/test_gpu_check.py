@@ -8,6 +8,7 @@ from pathlib import Path
 
 import bench
 import gpu_check
+import pair_check
 import pytest
 from benchmark.contenders import CONTENDERS
 
@@ -18,13 +19,13 @@ def test_the_benchmark_is_of_the_device(tmp_path: Path, device: str, quick: bool
     (tmp_path / "cut").touch()
     out, data = tmp_path / "out", tmp_path / "data"
     found = {step.name: step for step in gpu_check.Plan(tmp_path, out, data, device, quick).steps()}
-    order = "packages smoke cut pack bench train pictures codec tune tests"
+    order = "packages smoke cut pack bench train pictures pair codec tune tests"
     assert list(found) == order.split()
     args = bench._parser().parse_args(found["bench"].command[2:])
     contenders = [CONTENDERS[name] for name in args.loaders]
     assert {contender.device for contender in contenders} == {args.device} == {device}
     assert args.images >= 16 * args.batch_size  # or bench.py refuses it
-    for name in ("smoke", "tests", "bench", "tune", "train"):
+    for name in ("smoke", "tests", "bench", "tune", "train", "pair"):
         assert ("cuda" in found[name].command or "gpu" in found[name].command) == (device == "cuda"), name
     assert sum(step.estimate for step in found.values()) == gpu_check.SECONDS == 420
     assert all(step.estimate <= step.limit for step in found.values())
@@ -55,6 +56,16 @@ def test_dali_decodes_beside_torch(capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu_check.main(["--smoke", "cpu"]) == 0
     record, line = capsys.readouterr().out.splitlines()
     assert 0 < json.loads(record)["mean_difference"] < 5 and re.match(r"the CPU: dali \S+, torch \S+, numpy", line)
+
+
+def test_pairs_are_compared_and_timed(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    work = ["--size", "16", "--batch-size", "8", "--images", "24", "--rounds", "1", "--threads", "1"]
+    figures = tmp_path / "pair.json"
+    assert pair_check.main([str(packed / "train"), *work, "--json", str(figures)]) == 0
+    assert json.loads(figures.read_text())["compared"] == 24
+    assert capsys.readouterr().out.startswith("0 of 24 pairs differ; ")
+    with pytest.raises(SystemExit):
+        pair_check.main([str(packed / "train"), *work, "--images", "15"])
 
 
 def test_the_host_is_described(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

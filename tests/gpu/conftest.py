@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpu_decoders import DECODERS, Load, deterministic, every_kind, params, picture, write_set
+from gpu_decoders import DECODERS, Load, deterministic, every_kind, params, picture, write_pairs, write_set
 from images import encode
 
 import gpuload
@@ -64,3 +64,9 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(96)
     }
     return write_set(tmp_path_factory.mktemp("mixed"), images, shards=4)
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 samples of several pictures."""
+    return write_pairs(tmp_path_factory.mktemp("pairs"), 24)

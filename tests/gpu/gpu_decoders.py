@@ -107,3 +107,15 @@ def write_set(folder: Path, images: dict[str, bytes], shards: int = 1) -> Path:
         write_tar(folder / f"shard-{shard:06d}.tar", chain(*samples[shard::shards]), tarfile.USTAR_FORMAT)
     index_shards([str(folder / "*.tar")])
     return folder
+
+
+def write_pairs(folder: Path, count: int) -> Path:
+    """Samples of an image, the same once more as `right`, and one to three times in a list."""
+    rng = np.random.default_rng(2)
+    samples = []
+    for number in range(count):
+        image = encode(picture(rng, *rng.integers(64, 200, 2).tolist()), quality=90)
+        frames = [image] * (1 + number % 3)
+        samples.append({"image": image, "right": image, "frames": frames, "label": number})
+    gpuload.pack(samples, folder, workers=1, progress=False)
+    return folder / "train"

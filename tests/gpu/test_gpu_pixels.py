@@ -164,3 +164,22 @@ def test_a_damaged_scan_harms_no_other_image(
         else:  # the unit that decodes an image depends on its batch, and so does its rounding
             difference = (seen[index].int() - expected[index].int()).abs().float()
             assert difference.mean() < BOUNDS[decoder][0]
+
+
+TRANSFORMS: list[Any] = [gpuload.transforms.ColorJitter(0.4), gpuload.transforms.RandomRotation(20)]
+
+
+@pytest.mark.parametrize("transforms", [[], TRANSFORMS], ids=["plain", "transforms"])
+@pytest.mark.parametrize("decoder", params("native", "cuda", "copied", "both"))
+def test_further_pictures_are_made_as_the_image_is(pairs: Path, load: Load, decoder: str, transforms: Any) -> None:
+    options = deterministic(decoder)
+    augment = gpuload.Augment(48, flip=0.5, transforms=transforms, dtype="float16")
+    fields = ("image", "right", "frames")
+    batches = list(load(pairs, 8, options, augment=augment, fields=fields))
+    assert len(batches) == 3
+    for image, right, frames in batches:
+        assert {one.device.type for one in (image, right, frames.pixels)} == {options["device"]}
+        assert torch.equal(image, right)
+        if decoder != "both":  # whose lists the CPU decodes
+            of_each = image.repeat_interleave(frames.counts.to(image.device), dim=0)
+            assert torch.equal(frames.pixels, of_each)

@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +34,9 @@ from gpuload.decode.interface import (
     Decoded,
     PictureForm,
     Resources,
+    Stored,
     capture_fault,
+    no_pixels,
 )
 from gpuload.decode.runner import Job, Stage
 from gpuload.errors import DecodeError, DeviceError
@@ -56,7 +59,7 @@ class DaliDecoder(Stage):
     """Decodes batches whose inputs `feed`, the previous stage, has made.
 
     Args:
-        image: How the image is stored, and a form for each view of it.
+        pictures: What is made of them. All have as many rows in a batch: one for each sample, or those of one list.
         resources: On a GPU, `num_threads` parse and Huffman-decode; what its JPEG engines do not decode, its CUDA cores
             do.
         device_id: Number of a GPU, or None for the CPU.
@@ -70,7 +73,7 @@ class DaliDecoder(Stage):
 
     def __init__(
         self,
-        image: PictureForm,
+        pictures: Sequence[PictureForm],
         resources: Resources,
         device_id: int | None,
         device: "Device | None",
@@ -80,22 +83,20 @@ class DaliDecoder(Stage):
                 f"device 'cuda:{device_id}' was requested, but DALI finds {count_gpus()} GPUs here. "
                 "Check `nvidia-smi`, or use device='cpu'"
             )
-        self._name = image.name
-        self._forms = image.forms
-        self._stored = image.stored
+        self._pictures = tuple(map(_as_drawn, pictures))
         self._device = device
         self._device_id = device_id
         self._prefetch = resources.prefetch
         self._load = resources.hw_decoder_load
         self.settings = {
-            "batch_size": resources.batch_size,
+            "batch_size": resources.batch_size * max(1, pictures[0].most),
             "num_threads": resources.num_threads,
             "device_id": device_id,
             "prefetch_queue_depth": resources.prefetch,
             "exec_dynamic": True,  # its outputs are safe to keep, and DLPack hands them over without a copy
         }
-        self.feed = Feed(image)
-        self.screen = Screen(image, resources.num_threads)
+        self.feed = Feed(self._pictures)
+        self.screen = Screen(self._pictures, resources.num_threads)
         self._scheduled: deque[Job] = deque()
         self._pipeline: Any = None
         self._postponed: tuple[Exception, list[Job]] | None = (
@@ -133,8 +134,7 @@ class DaliDecoder(Stage):
 
             pipeline = open_pipeline(
                 build_graph,
-                self._forms,
-                self._stored,
+                self._pictures,
                 source,
                 self._load,
                 **self.settings,
@@ -143,10 +143,20 @@ class DaliDecoder(Stage):
 
     def begin(self, job: Job) -> None:
         """As `Stage.begin`: DALI's dense tensors, on the device."""
-        with self._at_work:
-            outputs = self._next_outputs(job)
+        if self.feed.rows_of(job.batch):
+            with self._at_work:
+                outputs = self._next_outputs(job)
+        else:
+            outputs = self._no_outputs(job.batch)
+        arrays = iter(outputs)
+        pictures = {
+            picture.name: tuple(islice(arrays, len(picture.forms)))
+            for picture in self._pictures
+        }
         job.decoded = Decoded(
-            {self._name: tuple(outputs)}, work_s=math.nan, queue_depth=math.nan
+            {**job.decoded.pictures, **pictures},
+            work_s=math.nan,
+            queue_depth=math.nan,
         )
 
     def close(self) -> None:
@@ -154,6 +164,14 @@ class DaliDecoder(Stage):
         with self._at_work:
             self._discard()
         self.screen.close()
+
+    def _no_outputs(self, batch: Batch) -> list[Any]:
+        """The arrays of a batch whose lists are all empty, which DALI does not take."""
+        decoded = no_pixels(batch, [_as_decoded(one) for one in self._pictures])
+        arrays = [array for views in decoded.pictures.values() for array in views]
+        if self._device is None:
+            return arrays
+        return [self._device.upload(array) for array in arrays]
 
     def _next_outputs(self, job: Job) -> list[Any]:
         if self._postponed is not None:
@@ -222,7 +240,7 @@ class Feed(Stage):
     """Makes DALI's inputs for each batch.
 
     Args:
-        image: How the image is stored, and a form for each view of it.
+        pictures: As of `DaliDecoder`.
 
     Attributes:
         fed: Batches that DALI has not begun, with their inputs.
@@ -230,48 +248,77 @@ class Feed(Stage):
 
     name = "feed"
 
-    def __init__(self, image: PictureForm) -> None:
-        self._name = image.name
-        self._forms = image.forms
-        self._stored = image.stored
+    def __init__(self, pictures: Sequence[PictureForm]) -> None:
+        self._pictures = pictures
         self.fed: deque[tuple[Job, tuple[Any, ...]]] = deque()
 
     def restart(self) -> None:
         """As `Stage.restart`."""
         self.fed.clear()
 
+    def rows_of(self, batch: Batch) -> int:
+        """How many of each picture a batch has; without any, it is not fed."""
+        return len(batch.encoded.stored(self._pictures[0].name))
+
     def begin(self, job: Job) -> None:
         """As `Stage.begin`."""
-        self.fed.append((job, self._inputs(job.batch)))
+        if not self.rows_of(job.batch):
+            return
+        inputs: list[Any] = []
+        for picture in self._pictures:
+            inputs += self._inputs(picture, job.batch)
+        self.fed.append((job, tuple(inputs)))
 
     def close(self) -> None:
         """As `Stage.close`."""
         self.fed.clear()
 
-    def _inputs(self, batch: Batch) -> tuple[Any, ...]:
+    def _inputs(self, picture: PictureForm, batch: Batch) -> list[Any]:
         """DALI's own list types, which it takes as they are; arrays would cost some µs per image."""
-        stored = batch.encoded.stored(self._name)
-        is_raw = self._stored.raw
-        images = self._raw_images(stored) if is_raw else stored.contents
-        fed = [_as_list(images, "HWC" if is_raw else None)]
-        for form, view in zip(self._forms, batch.views_of(self._name), strict=True):
+        stored = batch.encoded.stored(picture.name)
+        is_raw = picture.stored.raw
+        files = _raw_images(stored, picture.stored) if is_raw else stored.contents
+        fed = [_as_list(files, "HWC" if is_raw else None)]
+        views = batch.views_of(picture.name)
+        for form, view in zip(picture.forms, views, strict=True):
             inputs = view.crops._asdict()
             inputs["cubic"] = (
                 None if view.cubic is None else view.cubic.astype(np.int32)
             )
-            inputs["size"] = np.full((len(batch), 2), view.size, np.float32)
+            inputs["size"] = np.full((len(stored), 2), view.size, np.float32)
             if form.places:
                 inputs |= _parts(view, stored.sizes)
             fed += [tensors.TensorListCPU(inputs[name]) for name in input_names(form)]
-        return tuple(fed)
+        return fed
 
-    def _raw_images(self, stored: StoredPictures) -> Iterator[Array]:
-        """Each image, (height, width, channels), of pixels stored as they are."""
-        pixels = self._stored.source
-        dtype = np.dtype(pixels.stored)
-        sizes = zip(stored.heights.tolist(), stored.widths.tolist(), strict=True)
-        for content, size in zip(stored.contents, sizes, strict=True):
-            yield content.view(dtype).reshape(*size, pixels.channels)
+
+def _raw_images(pictures: StoredPictures, stored: Stored) -> Iterator[Array]:
+    """Each picture, (height, width, channels), of pixels stored as they are."""
+    pixels = stored.source
+    dtype = np.dtype(pixels.stored)
+    sizes = zip(pictures.heights.tolist(), pictures.widths.tolist(), strict=True)
+    for content, size in zip(pictures.contents, sizes, strict=True):
+        yield content.view(dtype).reshape(*size, pixels.channels)
+
+
+def _as_drawn(picture: PictureForm) -> PictureForm:
+    """As the graph makes it: a further picture that may be padded is placed, since one of another size than its
+    image's is scaled as well (`View.stretched`)."""
+    if not picture.is_further:
+        return picture
+    forms = tuple(
+        form._replace(places=form.places or form.pads) for form in picture.forms
+    )
+    return picture._replace(forms=forms)
+
+
+def _as_decoded(picture: PictureForm) -> PictureForm:
+    """As DALI delivers it: levels, if more is to be done than the graph does."""
+    pixels = picture.stored.pixels
+    forms = tuple(
+        form if form.is_plain else form.levels(pixels) for form in picture.forms
+    )
+    return picture._replace(forms=forms)
 
 
 def _parts(view: View, sources: I64) -> dict[str, Array]:
@@ -282,11 +329,21 @@ def _parts(view: View, sources: I64) -> dict[str, Array]:
     """
     crops = view.crops
     shown = crops.covered(view.size, sources)
+    roi_start = np.maximum(crops.roi_start, -crops.start)
+    roi_end = np.minimum(crops.roi_end, sources - crops.start)
+    sizes = shown[:, 2:] - shown[:, :2]
+    corners = -shown[:, :2]
+    # Of a crop that lies in the padding, the frame is beside what DALI makes of it, which cannot be nothing.
+    is_beside = (roi_end <= roi_start).any(axis=1)
+    roi_start[is_beside] = 0
+    roi_end[is_beside] = 1
+    sizes[is_beside] = 1
+    corners[is_beside] = 1
     return {
-        "roi_start": np.maximum(crops.roi_start, -crops.start).astype(np.float32),
-        "roi_end": np.minimum(crops.roi_end, sources - crops.start).astype(np.float32),
-        "size": (shown[:, 2:] - shown[:, :2]).astype(np.float32),
-        "corner": -shown[:, :2].astype(np.int32),
+        "roi_start": roi_start.astype(np.float32),
+        "roi_end": roi_end.astype(np.float32),
+        "size": sizes.astype(np.float32),
+        "corner": corners.astype(np.int32),
         "frame": np.full((len(sources), 2), view.size, np.int32),
     }
 

@@ -1,9 +1,10 @@
 """The DALI graph, the same for CPU and GPU. Only this file imports DALI.
 
     external_source ─► decode ─► crop ─► resize ─► flip, normalise, transpose ─► batch
-                            └► the same for each further view
+                  │         └► the same for each further view
+                  └► the same for each further picture of a sample
 
-The CPU decodes only the crop (`decoders.image_slice`), unless several views share the image. The GPU decodes whole
+The CPU decodes only the crop (`decoders.image_slice`), unless several views share a picture. The GPU decodes whole
 images, as its hardware engines do, and slices: cropped GPU decode crashes in nvImageCodec 0.9 (github
 NVIDIA/nvImageCodec#55), which DALI 2.4 requires. From there on the operators are the same, so the devices differ only
 in their JPEG decoder. A view that needs more than crop, flips and constants leaves the graph as uint8, for
@@ -13,14 +14,14 @@ in their JPEG decoder. A view that needs more than crop, flips and constants lea
 import ctypes
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nvidia.dali import Pipeline, backend, fn, pipeline_def, tensors, types
 
 from gpuload.augment import Form
 from gpuload.decode.dali.memory import preallocation
-from gpuload.decode.interface import NUMPY_DTYPES, Stored
+from gpuload.decode.interface import NUMPY_DTYPES, PictureForm, Stored
 from gpuload.decode.postprocess import level_dtype
 from gpuload.fields.images import GRAY, RGB, Pixels
 
@@ -50,22 +51,62 @@ _INPUTS = {
 
 
 def build_graph(
-    forms: Sequence[Form],
-    stored: Stored,
+    pictures: Sequence[PictureForm],
     feed: Callable[[], tuple[Any, ...]],
     hw_decoder_load: float | None = None,
 ) -> tuple[Any, ...]:
-    """Defines the graph for the current pipeline's device. Its outputs: the images of each view.
+    """Defines the graph for the current pipeline's device. Its outputs: each picture in each of its views.
 
     Args:
-        forms: One of each view.
-        stored: How the images are stored: encoded or as arrays, their channels and dtype.
-        feed: Returns the encoded images of a batch, then for each view what `input_names` lists.
+        pictures: What is made of each of them.
+        feed: Returns for each picture the encoded files of a batch, then for each of its views what `input_names`
+            lists.
         hw_decoder_load: As in `Resources`.
     """
-    images, views = _inputs(forms, stored, feed)
+    inputs = _inputs(pictures, feed)
+    outputs = []
+    for picture in pictures:
+        files = next(inputs)
+        views = [
+            {name: next(inputs) for name in input_names(form)} for form in picture.forms
+        ]
+        outputs += _views_of(picture, files, views, hw_decoder_load)
+    return tuple(outputs)
+
+
+def _inputs(
+    pictures: Sequence[PictureForm], feed: Callable[[], tuple[Any, ...]]
+) -> Iterator[Any]:
+    """What `feed` returns, as inputs of the graph."""
+    kinds = []
+    for picture in pictures:
+        stored = picture.stored
+        of_files = (types.UINT8, 1)
+        kinds.append((_TYPES[stored.source.dtype], 3) if stored.raw else of_files)
+        for form in picture.forms:
+            kinds += [_INPUTS[name] for name in input_names(form)]
+    inputs = fn.external_source(
+        feed,
+        num_outputs=len(kinds),
+        batch=True,
+        no_copy=True,
+        dtype=[dtype for dtype, _ in kinds],
+        ndim=[ndim for _, ndim in kinds],
+    )
+    return iter(inputs)
+
+
+def _views_of(
+    picture: PictureForm,
+    files: Any,
+    views: Sequence[Mapping[str, Any]],
+    hw_decoder_load: float | None,
+) -> list[Any]:
+    """The views of one picture of each sample."""
+    stored = picture.stored
+    forms = picture.forms
     window_of = _windows(
-        images,
+        files,
         stored,
         hw_decoder_load,
         whole=len(forms) > 1 or any(form.pads for form in forms),
@@ -78,28 +119,7 @@ def build_graph(
                 window, image_type=types.RGB, output_type=types.GRAY
             )
         outputs.append(_view(window, form, view, stored.pixels))
-    return tuple(outputs)
-
-
-def _inputs(
-    forms: Sequence[Form], stored: Stored, feed: Callable[[], tuple[Any, ...]]
-) -> tuple[Any, list[dict[str, Any]]]:
-    """The images of a batch, and the further inputs of each view by name."""
-    names = [input_names(form) for form in forms]
-    kinds = [(_TYPES[stored.source.dtype], 3) if stored.raw else (types.UINT8, 1)]
-    kinds += [_INPUTS[name] for view in names for name in view]
-    inputs = iter(
-        fn.external_source(
-            feed,
-            num_outputs=len(kinds),
-            batch=True,
-            no_copy=True,
-            dtype=[dtype for dtype, _ in kinds],
-            ndim=[ndim for _, ndim in kinds],
-        )
-    )
-    images = next(inputs)
-    return images, [{name: next(inputs) for name in view} for view in names]
+    return outputs
 
 
 def input_names(form: Form) -> list[str]:

@@ -12,7 +12,10 @@ from gpuload.augment.views import DType
 from gpuload.decode.interface import NUMPY_DTYPES, Stored
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import DeviceError
-from gpuload.fields.rows import numbers_of
+from gpuload.fields.field import Field
+from gpuload.fields.images import Pixels, picture_columns
+from gpuload.fields.picture_lists import PicturesKind, list_columns
+from gpuload.fields.rows import flat
 from gpuload.pictures import MAX_PIXELS
 from gpuload.read.shards import checked_rows
 from gpuload.types import F64, HeightWidth
@@ -76,30 +79,37 @@ _COPIES = 2  # of the values of each batch: DALI's, and the one in torch's memor
 
 
 class OutputImages(NamedTuple):
-    """What is made of each decoded image.
+    """What is made of each decoded picture of a name.
 
     Attributes:
         sizes: (height, width) of each view in pixels.
         channels: Of each pixel.
         dtype: Of the batch.
+        name: Of the picture; "" for the image.
+        most: Pictures of a sample, at most.
     """
 
     sizes: tuple[HeightWidth, ...] = ()
     channels: int = _CHANNELS
     dtype: DType = "float32"
+    name: str = ""
+    most: int = 1
 
     @property
     def values_bytes(self) -> int:
-        """Bytes of the values of one sample, in all views."""
+        """Bytes of the values of one picture, in all views."""
         pixels = sum(height * width for height, width in self.sizes)
         return pixels * self.channels * np.dtype(NUMPY_DTYPES[self.dtype]).itemsize
+
+
+IMAGE_ALONE = (OutputImages(),)
 
 
 def whole_images_bytes(
     datasets: Sequence[Dataset],
     batch_size: int,
     prefetch: int,
-    outputs: OutputImages = OutputImages(),  # noqa: B008 -- it is immutable
+    outputs: Sequence[OutputImages] = IMAGE_ALONE,
 ) -> int:
     """Bytes on a GPU of the batches in flight: DALI decodes whole images before it crops them.
 
@@ -110,52 +120,62 @@ def whole_images_bytes(
     counts.
 
     Args:
-        datasets: Those that the loader reads.
+        datasets: Of which samples are.
         batch_size: Of the samples that DALI decodes.
         prefetch: Batches decoded at the same time.
-        outputs: The views of a batch, and their dtype.
+        outputs: What is made of the image, and of further pictures.
 
     Raises:
         ShardError: the index of these shards is damaged.
     """
     return max(
-        (_bytes_of(dataset, batch_size, prefetch, outputs) for dataset in datasets),
+        (
+            sum(_bytes_of(dataset, batch_size, prefetch, one) for one in outputs)
+            for dataset in datasets
+        ),
         default=0,
     )
 
 
 def _bytes_of(
-    dataset: Dataset, batch_size: int, prefetch: int, outputs: OutputImages
+    dataset: Dataset, batch_size: int, prefetch: int, output: OutputImages
 ) -> int:
-    sizes = _some_sizes(dataset)
+    """Bytes of the pictures of one name."""
+    field = dataset.require_field(output.name or dataset.manifest.image.name)
+    samples, sizes = _some_sizes(dataset, field)
     if not len(sizes):
         return 0
+    pictures = batch_size * min(output.most, len(sizes) / samples)
     # Gray is decoded to RGB.
-    pixel_bytes = max(_CHANNELS, dataset.manifest.pixels.bytes)
+    pixel_bytes = max(_CHANNELS, Pixels.of_field(field).bytes)
     decoded = pixel_bytes * float(sizes.prod(axis=1).mean())
-    slices = len(outputs.sizes) * decoded
-    in_flight = (
-        (decoded + slices + _COPIES * outputs.values_bytes) * batch_size * prefetch
-    )
+    slices = len(output.sizes) * decoded
+    in_flight = (decoded + slices + _COPIES * output.values_bytes) * pictures * prefetch
     longest_side = float(sizes.max(axis=1).mean())
     # Resized along one axis, and not yet along the other.
-    columns = sum(max(size) for size in outputs.sizes) * longest_side
-    intermediates = (
-        columns * outputs.channels * _FLOAT_BYTES * min(batch_size, _MINIBATCH)
-    )
+    columns = sum(max(size) for size in output.sizes) * longest_side
+    intermediates = columns * output.channels * _FLOAT_BYTES * min(pictures, _MINIBATCH)
     return round(in_flight + intermediates)
 
 
-def _some_sizes(dataset: Dataset) -> F64:
-    """float64 (N, 2): width and height of the images of the first and of the last shard."""
-    shards = sorted({0, len(dataset.manifest.shards) - 1})
+def _some_sizes(dataset: Dataset, field: Field) -> tuple[int, F64]:
+    """The number of samples in the first and in the last shard, and float64 (N, 2): width and height of their pictures
+    of a name."""
+    width, height, _ = picture_columns(field.name)
+    if field.kind == PicturesKind.name:
+        columns = list_columns(field.name)
+        width = columns.widths
+        height = columns.heights
+    elif field.name == dataset.manifest.image.name:
+        width = "width"
+        height = "height"
+    samples = 0
     sizes = []
-    for shard in shards:
+    for shard in sorted({0, len(dataset.manifest.shards) - 1}):
         rows = checked_rows(dataset, shard)
-        sizes.append(
-            np.stack([numbers_of(rows["width"]), numbers_of(rows["height"])], axis=1)
-        )
-    return np.concatenate(sizes).astype(np.float64)
+        samples += len(rows)
+        sizes.append(np.stack([flat(rows[width]), flat(rows[height])], axis=1))
+    return samples, np.concatenate(sizes).astype(np.float64)
 
 
 def gpu_bytes(device_id: int) -> int | None:
@@ -179,7 +199,7 @@ def fits(
     batch_size: int,
     prefetch: int,
     device_id: int,
-    outputs: OutputImages = OutputImages(),  # noqa: B008 -- it is immutable
+    outputs: Sequence[OutputImages] = IMAGE_ALONE,
 ) -> bool:
     """Whether decoding takes at most half of the GPU's memory; True if that is unknown.
 
@@ -188,7 +208,7 @@ def fits(
         batch_size: Samples in a batch.
         prefetch: Batches decoded at the same time.
         device_id: Number of the GPU.
-        outputs: What is made of each image.
+        outputs: What is made of the image, and of further pictures.
     """
     memory = gpu_bytes(device_id)
     return (
@@ -204,7 +224,7 @@ def check_whole_images(
     prefetch: int,
     device_id: int,
     share: float = 1.0,
-    outputs: OutputImages = OutputImages(),  # noqa: B008 -- it is immutable
+    outputs: Sequence[OutputImages] = IMAGE_ALONE,
 ) -> None:
     """Raises DeviceError if decoding takes more than half of the GPU's memory.
 
@@ -214,7 +234,7 @@ def check_whole_images(
         prefetch: Batches decoded at the same time.
         device_id: Number of the GPU.
         share: Of each batch, for DALI.
-        outputs: What is made of each image.
+        outputs: What is made of the image, and of further pictures.
     """
     by_dali = math.ceil(batch_size * share)
     if fits(datasets, by_dali, prefetch, device_id, outputs):

@@ -18,11 +18,13 @@ from gpuload.decode.interface import (
     Fault,
     PictureForm,
     Place,
+    faults_by_sample,
     with_stored,
 )
 from gpuload.decode.pillow import UndecodableError, decode_pixels
 from gpuload.decode.runner import Job, Threads
 from gpuload.fields.images import GRAY, RGB, Pixels
+from gpuload.fields.rows import Ragged
 from gpuload.headers import png
 from gpuload.kernels.jpeg import SOUND, check_jpegs
 from gpuload.read.batch import Batch
@@ -42,38 +44,33 @@ class Screen:
     """Finds images that DALI does not decode, or not to the size in the index.
 
     Args:
-        image: What is made of them.
+        pictures: What is made of them.
         num_threads: For Pillow.
     """
 
-    def __init__(self, image: PictureForm, num_threads: int) -> None:
-        self._name = image.name
-        self._raw = image.stored.raw
-        self._pixels = image.stored.source
+    def __init__(self, pictures: Sequence[PictureForm], num_threads: int) -> None:
+        self._encoded = [picture for picture in pictures if not picture.stored.raw]
         self._threads = Threads(num_threads, "gpuload-transcode")
 
-    def prepare(self, batch: Batch, rows: I64) -> tuple[Batch, dict[int, Fault]]:
-        """The batch in encodings that DALI takes, and the faults among these rows, which it must not get."""
-        if self._raw:
-            return batch, {}
-        stored = batch.encoded.stored(self._name)
-        results = check_jpegs(
-            stored.spans[rows], stored.heights[rows], stored.widths[rows]
-        )
-        odd = [
-            row
-            for row in rows[results != SOUND].tolist()
-            if not _is_plain_png(stored.contents[row], stored.size(row), self._pixels)
-        ]
-        return self._transcode(batch, odd) if odd else (batch, {})
+    def prepare(self, batch: Batch, samples: I64) -> tuple[Batch, dict[int, Fault]]:
+        """The batch in encodings that DALI takes, and the faults among these samples, which it must not get."""
+        faults: dict[int, Fault] = {}
+        for picture in self._encoded:
+            odd = _odd_rows(picture, batch, samples)
+            if odd:
+                batch, of_picture = self._transcode(picture, batch, odd)
+                faults = {**of_picture, **faults}
+        return batch, faults
 
     def explain_failure(self, jobs: Sequence[Job]) -> BatchDecodeError | None:
         """The error for the first of these batches with an image that does not decode; called after DALI raised, so
         that everything is tried, even if it passed the check."""
-        if self._raw:
-            return None
         for job in jobs:
-            _, faults = self._transcode(job.batch, range(len(job.batch)))
+            faults: dict[int, Fault] = {}
+            for picture in self._encoded:
+                rows = range(len(job.batch.encoded.stored(picture.name)))
+                _, of_picture = self._transcode(picture, job.batch, rows)
+                faults = {**of_picture, **faults}
             if faults:
                 return job.error_of(faults)
         return None
@@ -83,27 +80,41 @@ class Screen:
         self._threads.close()
 
     def _transcode(
-        self, batch: Batch, rows: Sequence[int]
+        self, picture: PictureForm, batch: Batch, rows: Sequence[int]
     ) -> tuple[Batch, dict[int, Fault]]:
-        """The batch with Pillow's pixels at these rows, and what does not decode."""
-        stored = batch.encoded.stored(self._name)
+        """The batch with Pillow's pixels at these rows of a picture, and the samples that do not decode."""
+        stored = batch.encoded.stored(picture.name)
+        pixels = picture.stored.source
         tasks = [
             self._threads.submit(
-                partial(
-                    _transcoded, stored.contents[row], stored.size(row), self._pixels
-                )
+                partial(_transcoded, stored.contents[row], stored.size(row), pixels)
             )
             for row in rows
         ]
         files: dict[Place, U8] = {}
-        faults: dict[int, Fault] = {}
+        reasons: dict[int, str] = {}
         for row, task in zip(rows, tasks, strict=True):
             result = task.result()
             if isinstance(result, np.ndarray):
-                files[row, self._name] = result
+                files[row, picture.name] = result
             else:
-                faults[row] = Fault(result or _STOPPED, self._name)
+                reasons[row] = result or _STOPPED
+        faults = faults_by_sample(batch, picture.name, reasons)
         return with_stored(batch, files), faults
+
+
+def _odd_rows(picture: PictureForm, batch: Batch, samples: I64) -> list[int]:
+    """The rows of a picture, in these samples, that Pillow has to decode."""
+    stored = batch.encoded.stored(picture.name)
+    pictures = batch.encoded.pictures[picture.name]
+    rows = pictures.rows_of(samples) if isinstance(pictures, Ragged) else samples
+    results = check_jpegs(stored.spans[rows], stored.heights[rows], stored.widths[rows])
+    pixels = picture.stored.source
+    return [
+        row
+        for row in rows[results != SOUND].tolist()
+        if not _is_plain_png(stored.contents[row], stored.size(row), pixels)
+    ]
 
 
 def _is_plain_png(data: U8, size: HeightWidth, pixels: Pixels) -> bool:

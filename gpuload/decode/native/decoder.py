@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuload.augment import Form, View
-from gpuload.decode.interface import Buffers, Fault, PictureForm
+from gpuload.decode.interface import Buffers, PictureForm, faults_by_sample
 from gpuload.decode.native.cuts import Cuts
 from gpuload.decode.native.images import DecodePlan, ImageDecoder, picture_kind
 from gpuload.decode.native.maps import MapView, MaskView
@@ -20,7 +20,6 @@ from gpuload.decode.native.steps import SharedBlocks, Step
 from gpuload.decode.native.values import PixelTarget
 from gpuload.decode.postprocess import Postprocess
 from gpuload.decode.runner import Job, Stage, Work
-from gpuload.fields.rows import Ragged
 from gpuload.kernels.structs import Bands
 from gpuload.read.batch import Batch, StoredPictures
 from gpuload.types import I64, Array
@@ -240,23 +239,11 @@ class NativeDecoder(Stage):
         job.state = None
         broken = dict(job.decoded.broken)
         for share in shares:
-            broken = {**_faults(job.batch, share), **broken}
+            faults = faults_by_sample(job.batch, share.name, share.reasons)
+            broken = {**faults, **broken}
         if broken:
             # The arrays of an earlier stage are written to, too.
             job.decoded = replace(job.decoded.map(_writable), broken=broken)
-
-
-def _faults(batch: Batch, share: _Share) -> dict[int, Fault]:
-    """Why samples do not decode, by row; of a list of pictures the first that does not."""
-    pictures = batch.encoded.pictures[share.name]
-    if not isinstance(pictures, Ragged):
-        return {row: Fault(why, share.name) for row, why in share.reasons.items()}
-    faults: dict[int, Fault] = {}
-    for picture, reason in sorted(share.reasons.items()):
-        row = int(pictures.samples[picture])
-        number = int(pictures.positions[picture])
-        faults.setdefault(row, Fault(f"picture {number}: {reason}", share.name))
-    return faults
 
 
 def _writable(array: Any) -> Any:

@@ -4,7 +4,7 @@ these needs a GPU to be tested."""
 import re
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from typing import Any
 
@@ -36,14 +36,16 @@ from gpuload.read.batch import Batch
 )
 def test_the_gpu_graph_can_be_defined(augments: list[Augment], raw: bool) -> None:
     """Without a GPU too: DALI checks the names of operators and of their arguments when a graph is defined."""
-    forms, stored = [augment.form for augment in augments], Stored(640, 480, raw=raw)
+    forms = tuple(augment.form for augment in augments)
+    image = PictureForm("image", forms, Stored(640, 480, raw=raw))
+    right = PictureForm("right", forms, Stored(raw=raw), is_further=True)
     for device_id, device in ((0, "gpu"), (None, "cpu")):
         with Pipeline(batch_size=4, num_threads=1, device_id=device_id):
-            outputs = build_graph(forms, stored, lambda: ())
-            assert [output.device for output in outputs] == [device] * len(forms)
+            outputs = build_graph([image, right], lambda: ())
+            assert [output.device for output in outputs] == [device] * 2 * len(forms)
 
 
-FORMS = [Augment(8).form]
+FORMS = (Augment(8).form,)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def test_memory_in_advance_has_a_limit(
     image = fn.decoders.image
     monkeypatch.setattr(fn.decoders, "image", lambda *args, **options: asked.append(options) or image(*args, **options))
     with Pipeline(batch_size=batch_size, num_threads=1, device_id=0):
-        build_graph(FORMS, Stored(*sides), lambda: (), load)
+        build_graph([PictureForm("image", FORMS, Stored(*sides))], lambda: (), load)
     (options,) = asked
     told = {"preallocate_width_hint": sides[0], "preallocate_height_hint": sides[1]}
     assert {name: value for name, value in options.items() if name in told} == (told if is_told else {})
@@ -128,6 +130,7 @@ def test_a_loader_tells_it_and_goes_on(
 
 AUGMENT, PREFETCH = Augment(4, dtype="uint8"), 2
 IMAGE = PictureForm("image", (AUGMENT.form,), Stored())
+RIGHT = IMAGE._replace(name="right", is_further=True)
 
 
 class Stream(Device):
@@ -157,8 +160,9 @@ class Outputs:
 class Asked:
     """DALI's, which asks for inputs until there are none, and notes what it is asked for."""
 
-    def __init__(self, log: list[str], take: Callable[[], Any]) -> None:
+    def __init__(self, log: list[str], take: Callable[[], Any], pictures: Sequence[PictureForm] = (IMAGE,)) -> None:
         self._log, self._take = log, take
+        self._pictures = pictures
         self._scheduled: deque[Any] = deque()
 
     def reset(self) -> None: ...
@@ -174,28 +178,37 @@ class Asked:
     def outputs(self, stream: int | None) -> list[Outputs]:
         self._scheduled.popleft()
         self._log.append(f"outputs on {stream}")
-        return [Outputs()]
+        return [Outputs() for _ in self._pictures]
 
 
-def open_dali(monkeypatch: pytest.MonkeyPatch, log: list[str], device: Device | None) -> Runner:
-    monkeypatch.setattr(dali, "open_pipeline", lambda _, forms, stored, take, *__, **___: Asked(log, take))
-    stage = dali.DaliDecoder(IMAGE, Resources(1, 1, PREFETCH), None, device)
+def open_dali(monkeypatch: pytest.MonkeyPatch, log: list[str], device: Device | None, *pictures: PictureForm) -> Runner:
+    monkeypatch.setattr(dali, "open_pipeline", lambda _, pictures, take, *__, **___: Asked(log, take, pictures))
+    stage = dali.DaliDecoder(pictures or [IMAGE], Resources(1, 1, PREFETCH), None, device)
     return Runner([stage.feed, stage], PREFETCH, device)
 
 
 def one_batch() -> Batch:
     image = np.frombuffer(encode(smooth_image(np.random.default_rng(0), 8, 8)), np.uint8)
-    return make_batch(AUGMENT, [image], [(8, 8)])
+    batch = make_batch(AUGMENT, [image], [(8, 8)])
+    batch.encoded.pictures["right"] = batch.encoded.image
+    batch.views["right"] = batch.image_views
+    return batch
 
 
-def test_a_batch_is_handed_over_before_the_next_is_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pictures", [(IMAGE,), (IMAGE, RIGHT)], ids=["image", "pair"])
+def test_a_batch_is_handed_over_before_the_next_is_scheduled(
+    monkeypatch: pytest.MonkeyPatch, pictures: tuple[PictureForm, ...]
+) -> None:
     log: list[str] = []
-    runner = open_dali(monkeypatch, log, Stream(log))
-    assert len(list(runner.decode(iter([one_batch() for _ in range(9)])))) == 9
+    runner = open_dali(monkeypatch, log, Stream(log), *pictures)
+    batches = list(runner.decode(iter([one_batch() for _ in range(9)])))
+    assert [list(decoded.pictures) for _, decoded in batches] == [[picture.name for picture in pictures]] * 9
     runner.close()
     taken = [number for number, what in enumerate(log) if what == "outputs on 7"]
-    assert len(taken) == 9 and all(log[number + 1] == "through DLPack" for number in taken)
-    assert log.count("Outputs of DALI are held") == 9
+    uploads = ["through DLPack"] * len(pictures)
+    assert len(taken) == 9
+    assert all(log[number + 1 : number + 1 + len(pictures)] == uploads for number in taken)
+    assert log.count("Outputs of DALI are held") == 9 * len(pictures)
     in_dali = np.cumsum([{"scheduled": 1, "outputs on 7": -1}.get(what, 0) for what in log])
     assert in_dali.max() <= PREFETCH and in_dali[-1] == 0
     log.clear()
@@ -207,8 +220,8 @@ def test_a_batch_is_handed_over_before_the_next_is_scheduled(monkeypatch: pytest
 
 def begun_with_two(monkeypatch: pytest.MonkeyPatch, pipeline: type[Asked]) -> tuple[dali.DaliDecoder, list[Job]]:
     """A decoder to which two batches were fed."""
-    monkeypatch.setattr(dali, "open_pipeline", lambda _, forms, stored, take, *__, **___: pipeline([], take))
-    stage = dali.DaliDecoder(IMAGE, Resources(1, 1, PREFETCH), None, None)
+    monkeypatch.setattr(dali, "open_pipeline", lambda _, pictures, take, *__, **___: pipeline([], take))
+    stage = dali.DaliDecoder([IMAGE], Resources(1, 1, PREFETCH), None, None)
     stage.restart()
     return stage, fed(stage)
 

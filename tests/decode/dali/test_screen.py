@@ -210,7 +210,7 @@ def test_a_wrong_checksum_of_a_text_matters_to_dali_alone() -> None:
 
 @pytest.fixture
 def screen() -> Screen:
-    return Screen(PictureForm("image", (AUGMENT.form,), Stored()), 2)
+    return Screen([PictureForm("image", (AUGMENT.form,), Stored())], 2)
 
 
 def test_the_screen_names_rows_and_reasons(screen: Screen) -> None:
