@@ -427,14 +427,21 @@ def _is_header(block: bytes) -> bool:
     return True
 
 
-def group_members(members: Iterable[Member]) -> Iterator[tuple[str, list[Member]]]:
-    """Key and members of each sample: neighbours whose names agree up to the first dot of the base name.
+def group_members(
+    members: Iterable[Member],
+    split: Callable[[str], tuple[str, str]] = split_name,
+) -> Iterator[tuple[str, list[Member]]]:
+    """Key and members of each sample: neighbours with one key, by WebDataset's rule or another.
 
     Hidden files, and those without an extension, belong to no sample, as in WebDataset.
+
+    Args:
+        members: Of a tar, in stored order.
+        split: Divides a name into key and extension.
     """
 
     def key_of(member: Member) -> str:
-        key, extension = split_name(member.name)
+        key, extension = split(member.name)
         return key if extension and not key.endswith("/") else ""
 
     for key, sample in groupby(filter(key_of, members), key_of):

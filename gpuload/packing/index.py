@@ -84,6 +84,7 @@ from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.packing.points import find_points
 from gpuload.sources.files import is_text
 from gpuload.sources.listing import Rejection, some_of
+from gpuload.sources.tar_samples import SampleCheck
 from gpuload.sources.tars import by_extension
 from gpuload.store.files import temporaries, write_atomically
 from gpuload.store.hub import is_pinned, pinned, place_of
@@ -106,6 +107,11 @@ _WHOLE_SET_FILES = (
     REJECTED_NAME,
 )
 _GIVE = "Give tars, for instance 'shards/train-{000..127}.tar'"
+
+_DOTS = (
+    "Pack the tars with `python -m gpuload pack --from tar`, where --option key_dot=last ends keys at the last dot and "
+    "key_dot=first leaves such members out"
+)
 
 Missing = Literal["fail", "skip"]
 
@@ -531,15 +537,31 @@ def _samples_of(
         members: All in it.
         content: Its bytes.
     """
-    keys = set[str]()
     samples = []
-    for key, members_of_sample in group_members(members):
-        _check_names(path, key, members_of_sample, keys)
-        by_end = by_extension(path, key, members_of_sample, fold=True)
+    for key, members_of_sample, by_end in _grouped(path, members):
         image = _image_member(path, key, by_end)
         row = _row(path, key, image, by_end, content, classes)
         pictures = _pictures_of(by_end, image, content)
         samples.append(IndexedSample(members_of_sample, row, image, pictures))
+    return samples
+
+
+def _grouped(
+    path: Path, members: Iterable[Member]
+) -> list[tuple[str, list[Member], dict[str, Member]]]:
+    """Key and members of each sample of a shard, in stored order and by extension.
+
+    Raises:
+        ShardError: a name cannot be indexed, or samples are not as the rule of WebDataset divides them.
+    """
+    check = SampleCheck(str(path), unique=True, advice=_DOTS)
+    samples = []
+    for key, members_of_sample in group_members(members):
+        _check_names(path, members_of_sample)
+        by_end = by_extension(path, key, members_of_sample, fold=True)
+        check.add(key, by_end)
+        samples.append((key, members_of_sample, by_end))
+    check.refuse_dots()
     return samples
 
 
@@ -606,10 +628,8 @@ def _extension(member: Member) -> str:
     return f".{extension}"
 
 
-def _check_names(
-    path: Path, key: str, members: Sequence[Member], keys: set[str]
-) -> None:
-    """Raises ShardError if DALI's index cannot hold a name, or the key is one of `keys`, to which it is added."""
+def _check_names(path: Path, members: Sequence[Member]) -> None:
+    """Raises ShardError if DALI's index cannot hold a name."""
     for member in members:
         if not is_text(member.name) or any(
             character.isspace() or character == "\0" for character in member.name
@@ -618,12 +638,6 @@ def _check_names(
                 f"{path}: the name {member.name!r} holds white space, at which DALI's index splits, or is not UTF-8. "
                 "Rename its file and pack the shard again"
             )
-    if key in keys:
-        raise ShardError(
-            f"{path}: key {key!r} comes again after other samples. Members of a sample must lie together: sort the "
-            "names when packing, as in `tar --sort=name`, and keep keys unique"
-        )
-    keys.add(key)
 
 
 def _row(

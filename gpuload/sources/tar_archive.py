@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gpuload.disk.tar import Member, group_members, read_members, split_name
+from gpuload.disk.tar import Member, group_members, read_members
 from gpuload.errors import ShardError
 from gpuload.formats import image_extensions
 from gpuload.sources.archive import Archive, plain_name
@@ -32,7 +32,7 @@ def is_plain_tar(path: Path) -> bool:
             images = [
                 member
                 for member in members
-                if split_name(member.name)[1].lower() in image_extensions()
+                if extension_of(member.name) in image_extensions()
             ]
             if images and (len(members) > 1 or "/" not in plain_name(key)):
                 return False

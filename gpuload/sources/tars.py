@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,16 +30,33 @@ from gpuload.sources.files import (
     readable,
 )
 from gpuload.sources.listing import SPLIT
-from gpuload.sources.source import CERTAIN, Row, Sight, Source
+from gpuload.sources.source import CERTAIN, Row, Sight, Source, SourceOptions
 from gpuload.sources.stores.unpacked import is_compressed_tar, unpack_tar
+from gpuload.sources.tar_samples import KEY_DOTS, KeyDot, SampleCheck, SplitName
 from gpuload.types import Array
 
+_DOTS = (
+    "Give --option key_dot=last, by which keys end at the last dot, or key_dot=first, by which such members are left "
+    "out; or rename the files"
+)
 _UNPACK = "Unpack the tars, and give --from yolo"
 # The extension of a picture in a list, whose number has no more digits than a sample has pictures.
 _NUMBERED = re.compile(
     r"(?:(?P<name>.+)\.)?(?P<number>\d{1,9})\.(?P<encoding>\w+)", re.A
 )
 _LOOKED_INTO = 8  # texts, to tell whether they are captions
+
+
+@dataclass(frozen=True)
+class TarOptions(SourceOptions):
+    """The options of shards.
+
+    Args:
+        key_dot: The dot of a member's name at which its key ends, "first", as in WebDataset, or "last"; "" is the first
+            where no file has a dot in its own name, and else an error.
+    """
+
+    key_dot: KeyDot = ""
 
 
 class TarsSource(Source):
@@ -49,9 +66,12 @@ class TarsSource(Source):
     Shards of several splits, by their names or those of their folders, are the splits of the set. In a folder that
     gpuload packed, fields and classes are those of its manifest. Else `cls` is the label, `txt` the caption, `json`
     JSON, `mask.png` or `seg.png` a mask and `npy` an array; the fields are those that most samples have, and a sample
-    that lacks one is left out with that reason. Samples are in stored order; a key that comes twice is two samples.
+    that lacks one is left out with that reason. Samples are in stored order; a key that comes twice is two samples,
+    unless the members of one sample do not lie together, which is an error.
     """
 
+    Options = TarOptions
+    options: TarOptions
     spools = False
     suffixes = (".tar",)
 
@@ -64,6 +84,7 @@ class TarsSource(Source):
         return super().recognise(files)
 
     def prepare(self, scratch: Path) -> None:
+        _check_key_dot(self.options.key_dot)
         super().prepare(scratch)
         paths = self.files_here(".tar")
         self._paths = [_decompressed(path, scratch) for path in paths]
@@ -95,6 +116,8 @@ class TarsSource(Source):
             )
         if packed.count and not (fields or self.options.images_alone):
             self._tell_images_alone(packed, findings)
+        if packed.count and image is None and packed.holds_dotted_pictures:
+            self._ask_what_dots_mean(packed)
 
     def _find_fields(
         self, findings: Findings
@@ -125,6 +148,17 @@ class TarsSource(Source):
             "no sample has more than its image, so that the set has no labels"
         )
 
+    def _ask_what_dots_mean(self, packed: "_Packed") -> None:
+        """Raises SourceError if files in folders may have dots in their names, or may be several pictures of a sample,
+        unless the user said that it is a shard."""
+        options = self.options
+        if packed.lies_in_folders and not (options.named or options.key_dot):
+            raise SourceError(
+                f"{self.title}: its images lie in folders, and their names have dots, as {packed.dotted_name!r}. Give "
+                "--from folder if the folders are classes, or --from tar if the images of one name up to the first "
+                "dot are one sample"
+            )
+
     def _samples(
         self, path: Path, image: Field | None, findings: Findings | None = None
     ) -> Iterator["_TarSample"]:
@@ -134,9 +168,16 @@ class TarsSource(Source):
             findings: Receives members that belong to no sample.
         """
         others = list[tuple[str, str]]()
-        for key, members in group_members(read_members(path, others)):
-            by_end = by_extension(path, key, members)
+        key_dot = self.options.key_dot
+        split = KEY_DOTS[key_dot]
+        title = self.title if is_compressed_tar(path.name) else str(path)
+        check = SampleCheck(title, unique=False, advice=_DOTS)
+        for key, members in group_members(read_members(path, others), split):
+            by_end = by_extension(path, key, members, split=split)
+            check.add(key, by_end)
             yield _TarSample(key, by_end, _image_of(by_end, image))
+        if image is None and not key_dot:
+            check.refuse_dots()
         if findings is not None:
             for member, kind in others:
                 findings.reject(
@@ -247,6 +288,14 @@ def _are_alike(first: Manifest, second: Manifest) -> bool:
     )
 
 
+def _check_key_dot(key_dot: object) -> None:
+    """Raises SourceError if it is no word for a dot."""
+    if key_dot not in KEY_DOTS:
+        raise SourceError(
+            f"--option key_dot={key_dot}: expected first or last, the dot at which the key of a member ends"
+        )
+
+
 def _decompressed(path: Path, scratch: Path) -> Path:
     """A shard that is not compressed: as it is, or made in the folder of a run, once."""
     if not is_compressed_tar(path.name):
@@ -321,6 +370,8 @@ class _Packed:
         self.unused = Counter[str]()  # members by extension
         self.count = 0
         self.lies_in_folders = True
+        self.holds_dotted_pictures = True  # and nothing else
+        self.dotted_name = ""
 
     def add(self, sample: _TarSample) -> None:
         listed = {
@@ -331,10 +382,20 @@ class _Packed:
                 self.unused[f".{end}"] += 1
         self.count += 1
         self.lies_in_folders = self.lies_in_folders and "/" in sample.key
+        for end, member in sample.members.items():
+            name, _, encoding = end.rpartition(".")
+            is_picture = encoding.lower() in image_extensions()
+            if not name or not is_picture:
+                self.holds_dotted_pictures = False
+            self.dotted_name = self.dotted_name or member.name
 
 
 def by_extension(
-    path: Path, key: str, members: Sequence[Member], fold: bool = False
+    path: Path,
+    key: str,
+    members: Sequence[Member],
+    fold: bool = False,
+    split: SplitName = split_name,
 ) -> dict[str, Member]:
     """The members of a sample by extension.
 
@@ -343,13 +404,14 @@ def by_extension(
         key: Of the sample, for messages.
         members: Of the sample.
         fold: Whether extensions are converted to lower case.
+        split: Divides a name into key and extension.
 
     Raises:
         ShardError: two members have the same.
     """
     by_end = {}
     for member in members:
-        _, end = split_name(member.name)
+        _, end = split(member.name)
         by_end[end.lower() if fold else end] = member
     if len(by_end) < len(members):
         names = some_of([member.name for member in members], 8)
