@@ -189,6 +189,11 @@ def uniform(key: int | U64, counters: npt.NDArray[np.integer]) -> F64:
     return (random_bits(key, counters) >> np.uint64(11)) * 2.0**-53
 
 
+def between(drawn: F64, low: float | F64, high: float | F64) -> F64:
+    """Uniform numbers in low..high, of those in 0..1."""
+    return np.asarray(low + drawn * (high - low))
+
+
 def permutation(key: int, count: int) -> I64:
     """int64 (count,): the numbers 0..count-1 in random order, every order equally likely, by sorting random bits."""
     return np.argsort(

@@ -24,6 +24,7 @@ from gpuload.checks import (
     settings,
     several,
 )
+from gpuload.draws import between
 from gpuload.errors import ArgumentError
 from gpuload.fields.motion import Crops as Crops  # fields move with them
 from gpuload.order.budget import MOST_PX, MOST_TOKENS, PatchGrid
@@ -253,11 +254,9 @@ class RandomResizedCrop(Geometry):
         """float64 (2, attempts, N): height and width of the windows that are drawn for each image."""
         area_draws = images.numbers[2::2]
         aspect_draws = images.numbers[3::2]
-        least, most = self.scale
-        share = least + area_draws * (most - least)
+        share = between(area_draws, *self.scale)
         area = images.widths * images.heights * share
-        low, high = np.log(self.ratio)
-        aspect = np.exp(low + aspect_draws * (high - low))
+        aspect = np.exp(between(aspect_draws, *np.log(self.ratio)))
         shapes: F64 = np.rint(np.sqrt(np.stack([area / aspect, area * aspect])))
         return shapes
 
@@ -613,7 +612,7 @@ class ScaleJitter(Geometry):
         """As `Geometry.draw`."""
         size = np.array(images.size, np.float64)
         low, high = self.scale if self.shorter is None else self.shorter
-        drawn = low + images.numbers[2] * (high - low)
+        drawn = between(images.numbers[2], low, high)
         if self.shorter is None:
             fitting = (size / images.sources).min(axis=1)
             shape = np.maximum(np.trunc(images.sources * (fitting * drawn)[:, None]), 1)
@@ -652,15 +651,13 @@ class ZoomOut(Geometry):
     def draw(self, images: Images) -> Crops:
         """As `Geometry.draw`."""
         size = np.array(images.size, np.float64)
-        times = self.side_range[0] + images.numbers[2] * (
-            self.side_range[1] - self.side_range[0]
-        )
-        shape = np.maximum(
-            np.rint(size / np.where(images.numbers[3] < self.p, times, 1)[:, None]), 1
-        )
-        return placed(
-            images, np.floor(images.numbers[:2].T * (size - shape + 1)), shape, size
-        )
+        is_enlarged = images.numbers[3] < self.p
+        times = between(images.numbers[2], *self.side_range)
+        factor = np.where(is_enlarged, times, 1)
+        shape = np.maximum(np.rint(size / factor[:, None]), 1)
+        room = size - shape + 1
+        corner = np.floor(images.numbers[:2].T * room)
+        return placed(images, corner, shape, size)
 
 
 CropName = Literal[

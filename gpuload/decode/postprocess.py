@@ -111,7 +111,7 @@ def _parts(steps: Steps) -> Iterator[Steps]:
     begin = 0
     for _, group in groupby(is_own or [False]):
         end = begin + len(list(group))
-        yield Steps(steps.ops[:, begin:end], steps.args[:, begin:end])
+        yield steps.part(begin, end)
         begin = end
 
 

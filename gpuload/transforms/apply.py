@@ -1,10 +1,10 @@
 """Executes steps on images and masks, and erases: the part of this package that needs torch.
 
 Each kernel does the arithmetic of a step on uint8 images, the same on CPU and GPU; torchvision's results within one
-level. It takes images, uint8 (n, 3, h, w), contiguous, and the numbers of their steps, float32 (n, ARGS), on the same
-device, and returns new images. None waits for the GPU. What looks roundabout is for the CPU, where torch has vector
-code for some operations only: for 224 × 224 pixels on one thread, float32 to uint8 takes 46 µs, through int16 16 µs;
-`where` takes 590 µs, minimum and exclusive or 20 µs.
+level. It takes images, uint8 (n, 3, h, w), contiguous, and the first number of their steps, float32 (n, 1, 1, 1), or
+all of them, float32 (n, ARGS), on the same device. It returns new images, and none waits for the GPU. What looks odd is
+for the CPU, where torch has vector code for some operations only: for 224 × 224 pixels on one thread, float32 to uint8
+takes 46 µs, through int16 16 µs; `where` takes 590 µs, minimum and exclusive or 20 µs.
 
 One image of 224 × 224 on one thread, in µs of processor time (EPYC of 2.6 GHz, 2 cores shared with other work, so the
 minimum of 80 runs each, 2026-11; 9 of these are the call): brightness 57, contrast 104, saturation 96, hue 286,
@@ -26,7 +26,7 @@ from gpuload.fields.images import RGB, Pixels
 from gpuload.fields.rows import take
 from gpuload.transforms.compose import kernel_of
 from gpuload.transforms.erasing import ErasedRegions
-from gpuload.transforms.ops import MAP_ARGS, Op
+from gpuload.transforms.ops import MAP_ARGS, OF_COLORS, Op
 from gpuload.transforms.steps import Steps
 from gpuload.types import F32, I8, I64
 
@@ -112,33 +112,29 @@ def apply_steps(images: Tensor, steps: Steps, pixels: Pixels = RGB) -> Tensor:
         pixels: What the set stores: its channels and the range of their values.
     """
     order = np.argsort(steps.ops, axis=0, kind="stable")  # (n, K): by operation
+    ordered_ops = np.take_along_axis(steps.ops, order, axis=0)
     args = on_device(images.device, steps.args)
     rows = on_device(images.device, np.ascontiguousarray(order.T))
     result = images.contiguous()
     if (steps.ops == Op.KEEP).any():
         mixtures = _Mixtures(result)
-    for step in range(steps.ops.shape[1]):
-        for code, begin, end in _groups(steps.ops[order[:, step], step]):
+    for step, ops in enumerate(ordered_ops.T):
+        args_of_step = args[:, step]
+        numbers = steps.args[:, step]
+        for code, begin, end in _groups(ops):
             if end - begin == len(images) and code not in _MIXING:
-                result = _execute(
-                    code, result, args[:, step], steps.args[:, step], pixels
-                )
+                result = _execute(code, result, args_of_step, numbers, pixels)
                 continue
             if result.data_ptr() == images.data_ptr():
                 result = images.clone(memory_format=torch.contiguous_format)
             chosen = rows[step, begin:end]
-            chosen_args = args[:, step].index_select(0, chosen)
+            chosen_args = args_of_step.index_select(0, chosen)
             part = result.index_select(0, chosen)
             if code in _MIXING:
                 part = mixtures.mix(code, part, chosen_args, chosen)
             else:
-                part = _execute(
-                    code,
-                    part,
-                    chosen_args,
-                    steps.args[order[begin:end, step], step],
-                    pixels,
-                )
+                chosen_numbers = numbers[order[begin:end, step]]
+                part = _execute(code, part, chosen_args, chosen_numbers, pixels)
             result.index_copy_(0, chosen, part)
     return result
 
@@ -239,19 +235,30 @@ def _execute(
     """One operation on images that all have it; `numbers` are `args` as a NumPy array."""
     if (kernel := kernel_of(code)) is not None:
         return _checked(kernel(images, args), images, kernel)
-    if images.shape[1] != 3 and not Op(code).any_channels:
+    if code in OF_COLORS and images.shape[1] != 3:
         return images
-    if code == Op.GAUSSIAN_BLUR:
-        return gaussian_blur(images, args, numbers)
-    if code == Op.AFFINE_BILINEAR:
-        below = torch.zeros_like(args[:, :3])
-        below[:, 2].fill_(1)  # a copy from the host would wait for the GPU
-        args = torch.cat([args[:, :6], below, args[:, 6:MAP_ARGS]], dim=1)
-        numbers = np.insert(numbers[:, :9], [6, 6, 6], [0, 0, 1], axis=1)
-        return warp(images, args, numbers, True, pixels)
-    if code in (Op.WARP_NEAREST, Op.WARP_BILINEAR):
-        return warp(images, args, numbers, code == Op.WARP_BILINEAR, pixels)
-    return _KERNELS[code](images, args)
+    match code:
+        case Op.GAUSSIAN_BLUR:
+            return gaussian_blur(images, args, numbers)
+        case Op.AFFINE:
+            return affine(images, args)
+        case Op.AFFINE_BILINEAR:
+            return warp(images, *_as_warp(args, numbers), True, pixels)
+        case Op.WARP_NEAREST:
+            return warp(images, args, numbers, False, pixels)
+        case Op.WARP_BILINEAR:
+            return warp(images, args, numbers, True, pixels)
+    return _KERNELS[code](images, _of_each(args[:, 0]))
+
+
+def _as_warp(args: Tensor, numbers: F32) -> tuple[Tensor, F32]:
+    """The numbers of affine steps as those of warps, whose matrix has a third row, 0 0 1: on the device, and here."""
+    matrix = args[:, :6]
+    fill = args[:, 6:MAP_ARGS]
+    third_row = torch.zeros_like(fill)
+    third_row[:, 2].fill_(1)  # a copy from the host would wait for the GPU
+    widened = np.insert(numbers[:, :MAP_ARGS], [6, 6, 6], [0, 0, 1], axis=1)
+    return torch.cat([matrix, third_row, fill], dim=1), widened
 
 
 class _Mixtures:
@@ -263,7 +270,8 @@ class _Mixtures:
 
     def mix(self, code: int, images: Tensor, args: Tensor, rows: Tensor) -> Tensor:
         """What becomes of the images in these rows of the batch."""
-        parts = images.float().mul_(args[:, 0].view(-1, 1, 1, 1))
+        share = _of_each(args[:, 0])
+        parts = images.float().mul_(share)
         if code == Op.KEEP:
             self._kept.index_copy_(0, rows, images)
             self._mixture.index_copy_(0, rows, parts)
@@ -296,9 +304,9 @@ def _in_words(value: Any) -> str:
 # ---- kernels
 
 
-def _column(args: Tensor, index: int) -> Tensor:
-    """float32 (n, 1, 1, 1): one number for each image."""
-    return args[:, index].view(-1, 1, 1, 1)
+def _of_each(numbers: Tensor) -> Tensor:
+    """(n, 1, 1, 1): one number for each image, for all of its pixels."""
+    return numbers.view(-1, 1, 1, 1)
 
 
 def levels(pixels: Tensor) -> Tensor:
@@ -317,27 +325,25 @@ def _gray(pixels: Tensor) -> Tensor:
     return gray.floor_()
 
 
-def brightness(images: Tensor, args: Tensor) -> Tensor:
-    return levels(images.float().mul_(_column(args, 0)))
+def brightness(images: Tensor, factor: Tensor) -> Tensor:
+    return levels(images.float().mul_(factor))
 
 
-def contrast(images: Tensor, args: Tensor) -> Tensor:
+def contrast(images: Tensor, factor: Tensor) -> Tensor:
     pixels = images.float()
     # The sum of a line is a whole number that float32 holds exactly, the sum of lines one that float64 does: so the
     # order of additions does not matter, and an image is the same in any batch.
     line_sums = _gray(pixels).sum(dim=3)
     sums = line_sums.sum(dim=(1, 2), dtype=torch.float64)
-    height, width = images.shape[2:]
-    mean = (sums / (height * width)).float().view(-1, 1, 1, 1)
-    factor = _column(args, 0)
+    means = sums / images[0, 0].numel()
+    mean = _of_each(means.float())
     pixels.mul_(factor)
     pixels.add_(mean * (1 - factor))
     return levels(pixels)
 
 
-def saturation(images: Tensor, args: Tensor) -> Tensor:
+def saturation(images: Tensor, factor: Tensor) -> Tensor:
     pixels = images.float()
-    factor = _column(args, 0)
     gray = _gray(pixels)
     pixels.mul_(factor)
     pixels.addcmul_(gray, 1 - factor)
@@ -348,20 +354,21 @@ def saturation(images: Tensor, args: Tensor) -> Tensor:
 _HUE_RAMPS = ((3, 1, -1), (2, -1, 2), (4, -1, 2))
 
 
-def hue(images: Tensor, args: Tensor) -> Tensor:
+def hue(images: Tensor, turns: Tensor) -> Tensor:
     """Rotates the hue hexagon of HSV (Smith, SIGGRAPH 1978); the largest and smallest channel stay."""
     turn, chroma, smallest = _hexagon(images)
-    turn.add_(6 * _column(args, 0))
+    turn.add_(6 * turns)
     # 0..6: red, yellow, green, cyan, blue, magenta.
     turn.sub_(torch.floor(turn / 6), alpha=6)
-    turned = torch.empty_like(images)
-    for channel, (middle, sign, offset) in enumerate(_HUE_RAMPS):
+    channels = []
+    for middle, sign, offset in _HUE_RAMPS:
         share = (turn - middle).abs_()
         share.mul_(sign).add_(offset).clamp_(0, 1)
         values = share.mul_(chroma).add_(smallest)
         # As torchvision rounds: 256 equal parts of 0..1.
-        turned[:, channel : channel + 1] = levels(values.mul_(255.999 / 255))
-    return turned
+        values.mul_(255.999 / 255)
+        channels.append(levels(values))
+    return torch.cat(channels, dim=1)
 
 
 def _hexagon(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -389,26 +396,28 @@ def _hexagon(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return turn, chroma, smallest.float()
 
 
-def grayscale(images: Tensor, args: Tensor) -> Tensor:
-    return levels(_gray(images.float())).expand(images.shape).contiguous()
+def grayscale(images: Tensor, unused: Tensor) -> Tensor:
+    gray = levels(_gray(images.float()))
+    return gray.expand(images.shape).contiguous()
 
 
-def solarize(images: Tensor, args: Tensor) -> Tensor:
-    return torch.where(images < _column(args, 0), images, ~images)
+def solarize(images: Tensor, threshold: Tensor) -> Tensor:
+    return torch.where(images < threshold, images, ~images)
 
 
-def solarize_add(images: Tensor, args: Tensor) -> Tensor:
-    added = (images < 128).to(torch.uint8)
-    added.mul_(_column(args, 0).to(torch.uint8))
-    return added.add_(images)
+def solarize_add(images: Tensor, added: Tensor) -> Tensor:
+    is_dark = (images < 128).to(torch.uint8)
+    is_dark.mul_(added.to(torch.uint8))
+    return is_dark.add_(images)
 
 
-def posterize(images: Tensor, args: Tensor) -> Tensor:
-    kept = 256 - torch.exp2(8 - _column(args, 0).round())
-    return images & kept.to(torch.uint8)
+def posterize(images: Tensor, bits: Tensor) -> Tensor:
+    lost = 8 - bits.round()
+    mask = 256 - torch.exp2(lost)
+    return images & mask.to(torch.uint8)
 
 
-def autocontrast(images: Tensor, args: Tensor) -> Tensor:
+def autocontrast(images: Tensor, unused: Tensor) -> Tensor:
     low = images.amin((2, 3), keepdim=True).float()
     high = images.amax((2, 3), keepdim=True).float()
     flat = (high == low).float()  # a channel of one level stays as it is
@@ -417,7 +426,7 @@ def autocontrast(images: Tensor, args: Tensor) -> Tensor:
     return levels(pixels.div_(scale))
 
 
-def equalize(images: Tensor, args: Tensor) -> Tensor:
+def equalize(images: Tensor, unused: Tensor) -> Tensor:
     """Pillow's ImageOps.equalize, in whole numbers: the levels of a channel become its cumulative histogram."""
     n, channels = images.shape[:2]
     device = images.device
@@ -435,25 +444,29 @@ def equalize(images: Tensor, args: Tensor) -> Tensor:
     return table.to(torch.uint8).gather(2, flat).view_as(images)
 
 
-def invert(images: Tensor, args: Tensor) -> Tensor:
+def invert(images: Tensor, unused: Tensor) -> Tensor:
     return images.bitwise_not()
 
 
-def sharpness(images: Tensor, args: Tensor) -> Tensor:
+def sharpness(images: Tensor, factor: Tensor) -> Tensor:
     """Blends with a blur of weights 1, 5 in the centre, over 13; a border of one pixel stays as it is."""
     if min(images.shape[2:]) < 3:
         return images.clone()
     pixels = images.float()
     inner = pixels[:, :, 1:-1, 1:-1]
-    lines = pixels[:, :, :-2] + pixels[:, :, 1:-1]
-    lines.add_(pixels[:, :, 2:])
-    blurred = lines[..., :-2] + lines[..., 1:-1]
-    blurred.add_(lines[..., 2:])
+    blurred = _sum_of_three(_sum_of_three(pixels, 2), 3)
     blurred.add_(inner, alpha=4)
     blurred.mul_(1 / 13).round_()
     difference = blurred.sub_(inner)
-    inner += difference.mul_(1 - _column(args, 0))
+    inner += difference.mul_(1 - factor)
     return levels(pixels)
+
+
+def _sum_of_three(pixels: Tensor, dim: int) -> Tensor:
+    """The sum of each three neighbours along `dim`, which becomes shorter by 2."""
+    size = pixels.shape[dim] - 2
+    total = pixels.narrow(dim, 0, size) + pixels.narrow(dim, 1, size)
+    return total.add_(pixels.narrow(dim, 2, size))
 
 
 def gaussian_blur(images: Tensor, args: Tensor, numbers: F32) -> Tensor:
@@ -467,49 +480,71 @@ def gaussian_blur(images: Tensor, args: Tensor, numbers: F32) -> Tensor:
         args: float32 (n, ARGS) on their device, the numbers of the step.
         numbers: The same in host memory.
     """
-    five_sigmas = np.ceil(5 * numbers[:, 0])
-    x = int(np.minimum(five_sigmas, numbers[:, 1] // 2).max())
-    y = int(np.minimum(five_sigmas, numbers[:, 2] // 2).max())
+    sigmas, *sizes = numbers[:, :3].T
+    reaches = [np.minimum(np.ceil(5 * sigmas), size // 2) for size in sizes]
+    x, y = (int(reach.max()) for reach in reaches)
+    sigma, width, height = torch.split(args[:, :3], 1, dim=1)
     pixels = functional.pad(images.float(), (x, x, y, y), mode="reflect")
-    pixels = _weighted(pixels, _weights(args, x, 1), 3)
-    return levels(_weighted(pixels, _weights(args, y, 2), 2).round_())
+    pixels = _weighted(pixels, _weights(sigma, width, x), 3)
+    pixels = _weighted(pixels, _weights(sigma, height, y), 2)
+    return levels(pixels.round_())
 
 
-def _weights(args: Tensor, reach: int, size: int) -> Tensor:
-    """float32 (n, 2 reach + 1), of sum 1: the normal density, 0 beyond each image's kernel, of size args[:, size]."""
-    away = torch.arange(-reach, reach + 1, device=args.device, dtype=torch.float32)
-    weights = torch.exp(-0.5 * (away / args[:, :1]) ** 2)
-    weights = weights * (away.abs() <= args[:, size : size + 1] // 2)
+def _weights(sigma: Tensor, size: Tensor, reach: int) -> Tensor:
+    """The normal density around a pixel, float32 (n, 2 reach + 1), of sum 1.
+
+    Args:
+        sigma: float32 (n, 1), in pixels.
+        size: float32 (n, 1), of each image's kernel, beyond which the density is 0.
+        reach: The farthest pixel of any kernel.
+    """
+    away = torch.arange(-reach, reach + 1, device=sigma.device, dtype=torch.float32)
+    weights = torch.exp(-0.5 * (away / sigma) ** 2)
+    weights = weights * (away.abs() <= size // 2)
     return weights / weights.sum(dim=1, keepdim=True)
 
 
 def _weighted(pixels: Tensor, weights: Tensor, dim: int) -> Tensor:
     """The weighted sum of neighbours along `dim`, which becomes shorter by the number of weights less 1."""
-    size = pixels.shape[dim] - weights.shape[1] + 1
-    total = pixels.narrow(dim, 0, size) * _column(weights, 0)
-    for index in range(1, weights.shape[1]):
-        total.addcmul_(pixels.narrow(dim, index, size), _column(weights, index))
+    first, *others = map(_of_each, weights.unbind(1))
+    size = pixels.shape[dim] - len(others)
+    total = pixels.narrow(dim, 0, size) * first
+    for index, weight in enumerate(others, 1):
+        total.addcmul_(pixels.narrow(dim, index, size), weight)
     return total
 
 
 def affine(images: Tensor, args: Tensor) -> Tensor:
     """Each pixel takes the nearest one that it comes from, or the fill; (n, c, h, w), of any number of channels c."""
-    n, channels, height, width = images.shape
+    channels = images.shape[1]
     x, y = _from_center(images)
-    matrix = args[:, :6].reshape(n, 6, 1, 1)
+    middle_x, middle_y = _middle(images)
+    x_x, x_y, x_shift, y_x, y_y, y_shift = _coefficients(args, 6)
     # Each line's part is summed first: float32 rounds another order differently.
-    x_of_line = y * matrix[:, 1] + matrix[:, 2] + (width - 1) / 2
-    y_of_line = y * matrix[:, 4] + matrix[:, 5] + (height - 1) / 2
-    x_source = x * matrix[:, 0] + x_of_line
-    y_source = x * matrix[:, 3] + y_of_line
+    x_of_line = y * x_y + x_shift + middle_x
+    y_of_line = y * y_y + y_shift + middle_y
+    x_source = x * x_x + x_of_line
+    y_source = x * y_x + y_of_line
     return _nearest(images, x_source, y_source, args[:, 6 : 6 + channels])
+
+
+def _coefficients(args: Tensor, count: int) -> Sequence[Tensor]:
+    """The first numbers of steps, each (n, 1, 1), for all pixels of a channel."""
+    return args[:, :count].reshape(-1, count, 1, 1).unbind(1)
+
+
+def _middle(images: Tensor) -> tuple[float, float]:
+    """x and y of the centre, from the first pixel."""
+    height, width = images.shape[2:]
+    return (width - 1) / 2, (height - 1) / 2
 
 
 def _from_center(images: Tensor) -> tuple[Tensor, Tensor]:
     """float32 (w,) and (h, 1): x and y of each pixel, from the centre."""
     height, width = images.shape[2:]
-    x = torch.arange(width, device=images.device) - (width - 1) / 2
-    y = torch.arange(height, device=images.device) - (height - 1) / 2
+    middle_x, middle_y = _middle(images)
+    x = torch.arange(width, device=images.device) - middle_x
+    y = torch.arange(height, device=images.device) - middle_y
     return x, y.view(-1, 1)
 
 
@@ -522,9 +557,10 @@ def _nearest(images: Tensor, x: Tensor, y: Tensor, fill: Tensor) -> Tensor:
     fills = fill.to(images.dtype).view(n, channels, 1, 1)
     framed = fills.repeat(1, 1, height + 2, width + 2)
     framed[:, :, 1:-1, 1:-1] = images
-    place = line.add_(1).mul_(width + 2).add_(column).add_(1)
-    source = place.view(n, 1, -1).long().expand(-1, channels, -1)
-    return framed.view(n, channels, -1).gather(2, source).view_as(images)
+    line.add_(1).mul_(width + 2)
+    place = line.add_(column).add_(1).long()
+    source = place.view(n, 1, -1).expand(-1, channels, -1)
+    return framed.flatten(2).gather(2, source).view_as(images)
 
 
 def warp(
@@ -540,15 +576,17 @@ def warp(
         bilinear: Whether four pixels are weighted; else the nearest one is taken.
         pixels: What the set stores: its channels and the range of their values.
     """
-    height, width = images.shape[2:]
-    x, y = _sources(images, args, bool(numbers[:, 6:8].any()))
+    has_perspective = bool(numbers[:, 6:8].any())
+    is_filled = bool(numbers[:, MAP_ARGS:].any())
+    x, y = _sources(images, args, has_perspective)
     fill = _warp_fill(images, args, pixels)
     if not bilinear:
-        x.add_((width - 1) / 2)
-        y.add_((height - 1) / 2)
-        return _nearest(images, x, y, fill)
-    grid = torch.stack([x.mul_(2 / width), y.mul_(2 / height)], dim=-1)
-    is_filled = bool(numbers[:, MAP_ARGS:].any())
+        middle_x, middle_y = _middle(images)
+        return _nearest(images, x.add_(middle_x), y.add_(middle_y), fill)
+    height, width = images.shape[2:]
+    x.mul_(2 / width)
+    y.mul_(2 / height)
+    grid = torch.stack([x, y], dim=-1)
     values = _interpolated(images, grid, fill if is_filled else None)
     if images.dtype == torch.uint8:
         return levels(values.round_())
@@ -557,21 +595,20 @@ def warp(
     return values.round_().clamp_(0, pixels.peak)
 
 
-def _sources(images: Tensor, args: Tensor, divides: bool) -> tuple[Tensor, Tensor]:
-    """Where each pixel comes from, x and y from the centre: float32 (n, h, w) each.
-
-    Args:
-        divides: There are perspectives.
-    """
+def _sources(
+    images: Tensor, args: Tensor, has_perspective: bool
+) -> tuple[Tensor, Tensor]:
+    """Where each pixel comes from, x and y from the centre: float32 (n, h, w) each."""
     x, y = _from_center(images)
-    matrix = args[:, :MAP_ARGS].reshape(len(images), MAP_ARGS, 1, 1)
-    x_source = x * matrix[:, 0] + (y * matrix[:, 1] + matrix[:, 2])
-    y_source = x * matrix[:, 3] + (y * matrix[:, 4] + matrix[:, 5])
-    if not divides:
-        x_source.div_(matrix[:, 8])
-        y_source.div_(matrix[:, 8])
-        return x_source, y_source
-    depth = x * matrix[:, 6] + (y * matrix[:, 7] + matrix[:, 8])
+    matrix = _coefficients(args, MAP_ARGS)
+    x_source, y_source = (
+        x * along_x + (y * along_y + shift)
+        for along_x, along_y, shift in (matrix[:3], matrix[3:6])
+    )
+    along_x, along_y, depth = matrix[6:]
+    if not has_perspective:
+        return x_source.div_(depth), y_source.div_(depth)
+    depth = x * along_x + (y * along_y + depth)
     x_source.div_(depth).nan_to_num_(nan=torch.inf)
     y_source.div_(depth).nan_to_num_(nan=torch.inf)
     return x_source, y_source
@@ -608,19 +645,17 @@ def _interpolated(images: Tensor, grid: Tensor, fill: Tensor | None) -> Tensor:
     return values[:, :channels].addcmul_(outside, fill.view(n, channels, 1, 1))
 
 
-_OF_COLORS = (
-    brightness,
-    contrast,
-    saturation,
-    hue,
-    grayscale,
-    solarize,
-    solarize_add,
-    posterize,
-    autocontrast,
-    equalize,
-)
 _KERNELS: dict[int, Kernel] = {
-    Op[kernel.__name__.upper()]: kernel
-    for kernel in (*_OF_COLORS, invert, sharpness, affine)
+    Op.BRIGHTNESS: brightness,
+    Op.CONTRAST: contrast,
+    Op.SATURATION: saturation,
+    Op.HUE: hue,
+    Op.GRAYSCALE: grayscale,
+    Op.SOLARIZE: solarize,
+    Op.SOLARIZE_ADD: solarize_add,
+    Op.POSTERIZE: posterize,
+    Op.AUTOCONTRAST: autocontrast,
+    Op.EQUALIZE: equalize,
+    Op.INVERT: invert,
+    Op.SHARPNESS: sharpness,
 }

@@ -17,7 +17,7 @@ from gpuload.checks import (
     settings,
     whole,
 )
-from gpuload.draws import Draws
+from gpuload.draws import Draws, between
 from gpuload.errors import ArgumentError
 from gpuload.transforms.ops import Op
 from gpuload.transforms.steps import Steps, join, no_steps, one_step
@@ -94,16 +94,16 @@ class ColorJitter:
         # Number 0: whether; 1: the order; 2: brightness, 3: contrast, 4: saturation, 5: hue.
         chosen = draws(0) < self.p
         changes = [
-            one_step(op, len(chosen), low + draws(number) * (high - low))
+            one_step(op, len(chosen), between(draws(number), low, high))
             for op, (number, low, high) in self._ranges().items()
         ]
         if not changes:
             return no_steps(len(chosen))
         orders = np.array(list(permutations(range(len(changes)))))
-        order = orders[(draws(1) * len(orders)).astype(np.int64)]
-        steps = join(changes)
+        number = (draws(1) * len(orders)).astype(np.int64)
         rows = np.arange(len(chosen))[:, None]
-        return Steps(steps.ops[rows, order], steps.args[rows, order]).only(chosen)
+        in_order = join(changes).chosen(rows, orders[number])
+        return in_order.only(chosen)
 
     def _ranges(self) -> dict[Op, tuple[int, float, float]]:
         """The random number and (low, high) of each factor. One that changes nothing is left out, as in torchvision, so
@@ -151,14 +151,11 @@ class GaussianBlur:
             )
         # Number 0: whether; 1: sigma.
         chosen = draws(0) < self.p
-        low, high = (
-            (self.sigma, self.sigma)
-            if isinstance(self.sigma, float | int)
-            else self.sigma
-        )
-        return one_step(
-            Op.GAUSSIAN_BLUR, len(chosen), low + draws(1) * (high - low), x, y
-        ).only(chosen)
+        if isinstance(self.sigma, float | int):
+            sigma = np.full(len(chosen), self.sigma, np.float64)
+        else:
+            sigma = between(draws(1), *self.sigma)
+        return one_step(Op.GAUSSIAN_BLUR, len(chosen), sigma, x, y).only(chosen)
 
 
 class _Random:

@@ -17,7 +17,7 @@ from gpuload.checks import (
     several,
     whole,
 )
-from gpuload.draws import Draws
+from gpuload.draws import Draws, between
 from gpuload.types import F32, F64, I32, U64, Bools
 
 __all__ = ["RandomErasing"]
@@ -114,11 +114,9 @@ class RandomErasing:
         """
         low, high = self.count
         erased = draws(0) < self.p
-        counts = (
-            low + np.floor(draws(_HOW_MANY) * (high - low + 1))
-            if high > 1
-            else np.ones(len(erased))
-        )
+        counts = np.ones(len(erased))
+        if high > 1:
+            counts = low + np.floor(draws(_HOW_MANY) * (high - low + 1))
 
         def rectangle(number: int) -> ErasedRegions:
             needed = erased & (number < counts)
@@ -142,12 +140,12 @@ class RandomErasing:
         fixed = 0 if isinstance(self.value, str) else self.value
         value = np.full((len(open_), 3), fixed, np.float32)
         if self.value == "color":
-            colors = range(_COLOR, _COLOR + 3)
-            value[:] = np.stack(
-                [_normal(draws(k), draws(k + 3)) for k in colors], axis=1
-            )
-        noise = np.full((len(open_), 3), float(self.value == "random"), np.float32)
-        return ErasedRegions(box, value, noise, (draws(3) * 2.0**53).astype(np.uint64))
+            for channel in range(3):
+                number = _COLOR + channel
+                value[:, channel] = _normal(draws(number), draws(number + 3))
+        noise = np.full_like(value, self.value == "random")
+        key = (draws(3) * 2.0**53).astype(np.uint64)
+        return ErasedRegions(box, value, noise, key)
 
     def _boxes(
         self, draws: Draws, open_: Bools, counts: F64, height: int, width: int
@@ -158,22 +156,22 @@ class RandomErasing:
         for attempt in range(_ATTEMPTS):
             if not open_.any():
                 break
-            share = self.scale[0] + draws(4 + 2 * attempt) * (
-                self.scale[1] - self.scale[0]
-            )
+            first_number = 4 + 2 * attempt
+            share = between(draws(first_number), *self.scale)
             area = height * width * share / counts
-            aspect = np.exp(ratio[0] + draws(5 + 2 * attempt) * (ratio[1] - ratio[0]))
+            aspect = np.exp(between(draws(first_number + 1), *ratio))
             h = np.rint(np.sqrt(area * aspect))
             w = np.rint(np.sqrt(area / aspect))
             fits = open_ & (h < height) & (w < width)
             top = np.floor(draws(1) * (height - h + 1))
             left = np.floor(draws(2) * (width - w + 1))
-            box[fits] = np.stack([top, left, h, w], axis=1)[fits]
+            boxes = np.stack([top, left, h, w], axis=1)
+            box[fits] = boxes[fits]
             open_ &= ~fits
         return box
 
 
 def _normal(first: F64, second: F64) -> F64:
     """Normal random numbers, of two uniform ones each (Box and Muller)."""
-    normal: F64 = np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second)
-    return normal
+    radius = np.sqrt(-2 * np.log1p(-first))
+    return np.asarray(radius * np.cos(2 * np.pi * second))

@@ -217,12 +217,15 @@ def _space_of(bins: int, height: int, width: int) -> Space:
 
 def _levels(name: str, table: F64 | None) -> F64:
     """(magnitudes, 2): the levels of a change as `step_of` takes them, and with the other sign, if it has one."""
-    both = np.zeros((1, 2)) if table is None else np.stack([table, table], axis=1)
+    magnitudes = np.zeros(1) if table is None else table
+    both = np.stack([magnitudes, magnitudes], axis=1)
     if name in _MOVES or name in FACTORS:
         both[:, 1] *= -1
     if name.startswith("Translate"):
         return np.trunc(both)  # whole pixels
-    return 1 + both if name in FACTORS else both * (255 if name == "Solarize" else 1)
+    if name in FACTORS:
+        return 1 + both
+    return both * 255 if name == "Solarize" else both
 
 
 @lru_cache(maxsize=32)  # of each size of a set of buckets; at most 1.3 MB each
@@ -274,13 +277,11 @@ class _DrawnPolicy:
             magnitude: Indices of magnitudes.
         """
         steps = _all_steps(self, *size)
-        index = (
-            change
-            if change.dtype == np.int64
-            else (change * steps.ops.shape[1]).astype(np.int64)
-        )
-        chosen = 2 * magnitude + negative, index
-        return Steps(steps.ops[chosen][:, None], steps.args[chosen][:, None])
+        count = steps.ops.shape[1]
+        is_index = change.dtype == np.int64
+        column = change if is_index else (change * count).astype(np.int64)
+        row = 2 * magnitude + negative
+        return steps.chosen(row[:, None], column[:, None])
 
 
 @settings

@@ -5,8 +5,8 @@ every decoder and device, and what happens to an image is a pure function of (se
 """
 
 from collections.abc import Callable, Sequence
-from itertools import count
-from typing import NamedTuple, Protocol, runtime_checkable
+from itertools import count, islice
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,12 @@ class Steps(NamedTuple):
 
     def part(self, begin: int, end: int) -> "Steps":
         """Steps begin..end-1 of each image."""
-        return Steps(self.ops[:, begin:end], self.args[:, begin:end])
+        columns = slice(begin, end)
+        return self.chosen(slice(None), columns)
+
+    def chosen(self, rows: Any, columns: Any) -> "Steps":
+        """The steps at these indices of both axes, as NumPy takes them."""
+        return Steps(self.ops[rows, columns], self.args[rows, columns])
 
 
 @runtime_checkable
@@ -91,8 +96,10 @@ def maps_of(steps: Steps) -> F64:
     maps = np.tile(np.eye(3), (*steps.ops.shape, 1, 1))
     warps = is_warp(steps.ops)
     affines = is_affine(steps.ops)
-    maps[warps] = steps.args[warps, :MAP_ARGS].reshape(-1, 3, 3)
-    maps[affines, :2] = steps.args[affines, :6].reshape(-1, 2, 3)
+    args_of_warps = steps.args[warps]
+    args_of_affines = steps.args[affines]
+    maps[warps] = args_of_warps[:, :MAP_ARGS].reshape(-1, 3, 3)
+    maps[affines, :2] = args_of_affines[:, :6].reshape(-1, 2, 3)
     return maps
 
 
@@ -128,16 +135,14 @@ def _merge_warps(steps: Steps, step: int) -> Steps:
         return steps
     idle = pair.ops == Op.NOTHING
     op = pair.ops[~idle][0]
-    fills = pair.args[:, :, MAP_ARGS:]
-    fill = np.where(idle[:, :1], fills[:, 1], fills[:, 0])
-    maps = maps_of(pair)
-    merged_map = maps[:, 0] @ maps[:, 1]
-    merged_args = np.concatenate([merged_map.reshape(-1, MAP_ARGS), fill], axis=1)
-    merged_ops = np.where(idle.all(axis=1), np.int8(Op.NOTHING), op)
-    merged = Steps(merged_ops[:, None], merged_args[:, None].astype(np.float32))
+    first_fill, second_fill = np.moveaxis(pair.args[:, :, MAP_ARGS:], 1, 0)
+    fill = np.where(idle[:, :1], second_fill, first_fill)
+    first_map, second_map = np.moveaxis(maps_of(pair), 1, 0)
+    matrix = (first_map @ second_map).reshape(-1, MAP_ARGS)
+    merged = one_step(op, len(fill), *matrix.T, *fill.T)
     before = steps.part(0, step - 1)
     after = steps.part(step + 1, steps.ops.shape[1])
-    return join([before, merged, after])
+    return join([before, merged.only(~idle.all(axis=1)), after])
 
 
 def _can_merge(pair: Steps) -> bool:
@@ -164,7 +169,9 @@ def no_steps(count: int) -> Steps:
     Args:
         count: N.
     """
-    return Steps(np.empty((count, 0), np.int8), np.empty((count, 0, ARGS), np.float32))
+    ops = np.empty((count, 0), np.int8)
+    args = np.empty((count, 0, ARGS), np.float32)
+    return Steps(ops, args)
 
 
 def one_step(op: int, count: int, *args: float | F64) -> Steps:
@@ -175,10 +182,11 @@ def one_step(op: int, count: int, *args: float | F64) -> Steps:
         count: N.
         *args: Numbers of the operation, each one for all images, or (N,).
     """
+    ops = np.full((count, 1), op, np.int8)
     numbers = np.zeros((count, 1, ARGS), np.float32)
     for index, values in enumerate(args):
         numbers[:, 0, index] = values
-    return Steps(np.full((count, 1), op, np.int8), numbers)
+    return Steps(ops, numbers)
 
 
 def draw_mixture(
@@ -232,8 +240,8 @@ def _draw_chains(
     changes = change(draws_of_all)
     ops = np.split(changes.ops, places)
     args = np.split(changes.args, places)
-    steps = list(map(Steps, ops, args))
-    return [join(steps[begin : begin + longest]) for begin in range(0, places, longest)]
+    steps = map(Steps, ops, args)
+    return [join(list(islice(steps, longest))) for _ in range(width)]
 
 
 def is_mixed(ops: I8) -> Bools:
@@ -246,8 +254,10 @@ def is_mixed(ops: I8) -> Bools:
 
 def _dirichlet(parts: int, alpha: float, draws: Draws, numbers: "count[int]") -> F64:
     logs = np.stack([_log_gamma(alpha, draws, numbers) for _ in range(parts)], axis=1)
-    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+    largest = logs.max(axis=1, keepdims=True)
+    weights = np.exp(logs - largest)
+    total = weights.sum(axis=1, keepdims=True)
+    return np.asarray(weights / total)
 
 
 def _log_gamma(alpha: float, draws: Draws, numbers: "count[int]") -> F64:
@@ -266,9 +276,11 @@ def _log_gamma(alpha: float, draws: Draws, numbers: "count[int]") -> F64:
         normal = normal_of(draws(first), draws(first + 1))
         u = draws(first + 2)
         cube = np.maximum(1 + width * normal, 1e-9) ** 3
-        bound = normal**2 / 2 + center * (1 - cube + np.log(cube))
+        excess = 1 - cube + np.log(cube)
+        bound = normal**2 / 2 + center * excess
         accepted = waiting & (log_of(u) < bound)
-        logarithm += np.where(accepted, np.log(center * cube), 0)
+        drawn = np.log(center * cube)
+        logarithm += np.where(accepted, drawn, 0)
         waiting &= ~accepted
     return logarithm
 

@@ -16,7 +16,7 @@ from gpuload.checks import (
     settings,
     several,
 )
-from gpuload.draws import Draws
+from gpuload.draws import Draws, between
 from gpuload.transforms.ops import MAP_ARGS, Op
 from gpuload.transforms.steps import (
     Steps,
@@ -80,17 +80,21 @@ def affine_of(steps: Steps, height: int, width: int) -> F64 | None:
     the image before the steps moves to `matrix[:2, :2] @ point + matrix[:2, 2]`, with a perspective divided by
     `matrix[2, :2] @ point + matrix[2, 2]`.
     """
-    geometric = (is_warp(steps.ops) | is_affine(steps.ops)) & ~is_mixed(steps.ops)
+    moves_pixels = is_warp(steps.ops) | is_affine(steps.ops)
+    geometric = moves_pixels & ~is_mixed(steps.ops)
     if not geometric.any():
         return None
-    maps = np.where(geometric[:, :, None, None], maps_of(steps), np.eye(3))
-    product = np.tile(np.eye(3), (len(maps), 1, 1))
+    identity = np.eye(3)
+    maps = np.where(geometric[:, :, None, None], maps_of(steps), identity)
+    product = np.tile(identity, (len(maps), 1, 1))
     for step in np.flatnonzero(geometric.any(axis=0)):
         product = np.linalg.inv(maps[:, step]) @ product
     to_centre = _shift(-width / 2, -height / 2)
     moved: F64 = np.linalg.inv(to_centre) @ product @ to_centre
     has_perspective = maps[:, :, 2, :2].any()
-    return moved if has_perspective else moved[:, :2] / moved[:, 2:, 2:]
+    if has_perspective:
+        return moved
+    return moved[:, :2] / moved[:, 2:, 2:]
 
 
 def mask_steps(steps: Steps, fill: int) -> Steps:
@@ -100,13 +104,14 @@ def mask_steps(steps: Steps, fill: int) -> Steps:
         steps: Of the images.
         fill: The class of what comes from outside.
     """
-    ops = np.where(is_affine(steps.ops), np.int8(Op.AFFINE), np.int8(Op.NOTHING))
+    ops = np.full_like(steps.ops, Op.NOTHING)
+    ops[is_affine(steps.ops)] = Op.AFFINE
     ops[is_warp(steps.ops)] = Op.WARP_NEAREST
     ops[is_mixed(steps.ops)] = Op.NOTHING
-    geometric = Steps(ops, steps.args.copy())
-    geometric.args[:, :, 6][ops == Op.AFFINE] = fill
-    geometric.args[:, :, MAP_ARGS][ops == Op.WARP_NEAREST] = fill
-    return geometric
+    args = steps.args.copy()
+    args[ops == Op.AFFINE, 6] = fill
+    args[ops == Op.WARP_NEAREST, MAP_ARGS] = fill
+    return Steps(ops, args)
 
 
 def _range_of(most: float, expected: str) -> Rule[Any]:
@@ -172,7 +177,8 @@ class RandomRotation(_Warp):
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         """As `Transform`."""
-        angle = _between(draws(0), self.degrees)
+        limits: Any = self.degrees
+        angle = between(draws(0), *limits)
         none = np.zeros((2, len(angle)))
         back = _back(-angle, none, np.ones(len(angle)), none)
         about_center = _about(back, self.center, height, width)
@@ -210,21 +216,22 @@ class RandomAffine(_Warp):
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         """As `Transform`."""
         # Numbers 0: angle; 1, 2: translation in x and y; 3: scale; 4, 5: shear along x and y.
-        angle = _between(draws(0), self.degrees)
-        shift = np.zeros((2, len(angle)))
-        shear = np.zeros((2, len(angle)))
-        scale = np.ones(len(angle))
+        limits: Any = self.degrees
+        angle = between(draws(0), *limits)
+        count = len(angle)
+        shift = np.zeros((2, count))
+        shear = np.zeros((2, count))
+        scale = np.ones(count)
         if self.translate is not None:
             for axis, side in enumerate((width, height)):
                 farthest = self.translate[axis] * side
-                moved = _between(draws(1 + axis), (-farthest, farthest))
+                moved = between(draws(1 + axis), -farthest, farthest)
                 shift[axis] = np.rint(moved)
         if self.scale is not None:
-            scale = _between(draws(3), self.scale)
+            scale = between(draws(3), *self.scale)
         shears: Any = self.shear or ()
-        for axis in range(len(shears) // 2):
-            limits = shears[2 * axis : 2 * axis + 2]
-            shear[axis] = _between(draws(4 + axis), limits)
+        for axis, (low, high) in enumerate(zip(shears[::2], shears[1::2], strict=True)):
+            shear[axis] = between(draws(4 + axis), low, high)
         back = _back(angle, shift, scale, shear)
         about_center = _about(back, self.center, height, width)
         return _warp(about_center, self.interpolation, self.fill)
@@ -266,11 +273,10 @@ class RandomPerspective(_Warp):
         moves = chosen & convex
         back = np.tile(np.eye(3), (len(chosen), 1, 1))
         if moves.any():
-            square = np.array(
-                [(0, 0), (width - 1, 0), (width - 1, height - 1), (0, height - 1)],
-                np.float64,
-            )
-            back[moves] = _projections(corners[moves], square)
+            right = width - 1
+            bottom = height - 1
+            square = [(0, 0), (right, 0), (right, bottom), (0, bottom)]
+            back[moves] = _projections(corners[moves], np.array(square, np.float64))
         # Corners are counted from the upper left one; a step's map is from centre to centre.
         to_corner = _shift(width / 2, height / 2)
         to_centre = _shift(-width / 2, -height / 2)
@@ -289,11 +295,6 @@ class RandomPerspective(_Warp):
                     moved = side - room + moved
                 coordinates.append(moved)
         return np.stack(coordinates, axis=1).reshape(-1, 4, 2)
-
-
-def _between(drawn: F64, limits: Any) -> F64:
-    value: F64 = limits[0] + drawn * (limits[1] - limits[0])
-    return value
 
 
 def _shift(x: float, y: float) -> F64:
@@ -341,9 +342,11 @@ def _back(angle: F64, shift: F64, scale: F64, shear: F64) -> F64:
 
 def _is_convex(corners: F64) -> Bools:
     """bool (N,): whether quadrilaterals (N, 4, 2), given clockwise, turn right at each corner."""
-    after = corners[:, [1, 2, 3, 0]] - corners
-    before = after[:, [3, 0, 1, 2]]
-    turns: F64 = before[..., 0] * after[..., 1] - before[..., 1] * after[..., 0]
+    after = np.roll(corners, -1, axis=1) - corners
+    before = np.roll(after, 1, axis=1)
+    after_x, after_y = np.moveaxis(after, 2, 0)
+    before_x, before_y = np.moveaxis(before, 2, 0)
+    turns = before_x * after_y - before_y * after_x
     return np.asarray((turns > 0).all(axis=1))
 
 
@@ -351,19 +354,23 @@ def _projections(points: F64, targets: F64) -> F64:
     """float64 (N, 3, 3): the projections that map four corners of a convex shape (N, 4, 2) to four targets (4, 2)."""
     # Measured from the middle of the shape, since what is 1 in the equations is 0 on the horizon.
     middle = points.mean(axis=1)
-    equations = np.zeros((len(points), 8, 8))
+    count = len(points)
     x, y = np.moveaxis(points - middle[:, None], 2, 0)
-    for axis in range(2):
-        rows = slice(4 * axis, 4 * axis + 4)
-        equations[:, rows, 3 * axis] = x
-        equations[:, rows, 3 * axis + 1] = y
-        equations[:, rows, 3 * axis + 2] = 1
-        equations[:, rows, 6] = -x * targets[:, axis]
-        equations[:, rows, 7] = -y * targets[:, axis]
-    right_sides = np.broadcast_to(targets.T.reshape(8, 1), (len(points), 8, 1))
+    equations = np.zeros((count, 8, 8))
+    for axis, target in enumerate(targets.T):
+        # Four rows for each axis, one of each corner.
+        of_axis = equations[:, 4 * axis : 4 * axis + 4]
+        first = 3 * axis
+        of_axis[..., first] = x
+        of_axis[..., first + 1] = y
+        of_axis[..., first + 2] = 1
+        of_axis[..., 6] = -x * target
+        of_axis[..., 7] = -y * target
+    right_sides = np.broadcast_to(targets.T.reshape(8, 1), (count, 8, 1))
     solved = np.linalg.solve(equations, right_sides)[..., 0]
-    ones = np.ones((len(points), 1))
-    maps = np.concatenate([solved, ones], axis=1).reshape(-1, 3, 3)
+    numbers = np.ones((count, 9))
+    numbers[:, :8] = solved
+    maps = numbers.reshape(-1, 3, 3)
     maps[:, :, 2] -= np.einsum("nij,nj->ni", maps[:, :, :2], middle)
     return np.asarray(maps, np.float64)
 
@@ -371,4 +378,5 @@ def _projections(points: F64, targets: F64) -> F64:
 def _warp(back: F64, interpolation: WarpInterpolation, fill: Fill) -> Steps:
     """A step for each of N maps (N, 3, 3) from output to input, pixels from the centre."""
     op = Op.WARP_NEAREST if interpolation == "nearest" else Op.WARP_BILINEAR
-    return one_step(op, len(back), *back.reshape(-1, 9).T, *rgb(fill))
+    matrix = back.reshape(-1, MAP_ARGS).T
+    return one_step(op, len(back), *matrix, *rgb(fill))
