@@ -157,7 +157,7 @@ ROWS: list[tuple[str, Wrong]] = [
     ("invalid", or_none(wrong("whole", "number"))),
     ("Picture.interpolation", or_none(words("nearest", "bilinear", "bicubic"))),
     ("Pictures.interpolation", or_none(words("bilinear", "bicubic"))),
-    ("Picture.normalize Pictures.normalize", or_none(wrong())),
+    ("Picture.normalize Pictures.normalize Pictures.each", or_none(wrong())),
     ("Pictures.count", or_none(COUNT)),
     ("Pictures.colors", or_none(words("same", "own", "each", "none"))),
     ("cutmix_alpha mixup_alpha sharpness_factor", number(0, 1e6)),

@@ -42,6 +42,7 @@ class DrawnBatch(NamedTuple):
         views: By picture, as far as they are made; one for each view.
         sizes: By picture, int64 (N, 2), height and width of each.
         lists: By list of pictures, the same of each picture.
+        list_views: By list of pictures, as far as they are made, views with a row for each picture.
     """
 
     seed: int
@@ -52,9 +53,11 @@ class DrawnBatch(NamedTuple):
     views: Mapping[str, tuple[View, ...]]
     sizes: Mapping[str, I64]
     lists: Mapping[str, Ragged[I64]] = MappingProxyType({})
+    list_views: Mapping[str, Ragged[tuple[View, ...]]] = MappingProxyType({})
 
     def of_pictures(self, name: str, *, apart: bool) -> "DrawnBatch":
-        """The same with a row for each picture of a list in place of each sample.
+        """The same with a row for each picture of a list in place of each sample. Lists of which a sample has as many
+        pictures become pictures of these rows.
 
         Args:
             name: Of the list, whose sizes become those of a picture of this name.
@@ -67,10 +70,15 @@ class DrawnBatch(NamedTuple):
             before = 0 if repeats is None else repeats << _MOST_IN_LIST
             repeats = pictures.positions + before
         sizes = {other: of_other[rows] for other, of_other in self.sizes.items()}
+        views = {other: take(of_other, rows) for other, of_other in self.views.items()}
+        for other, of_list in self.list_views.items():
+            if np.array_equal(of_list.counts, pictures.counts):
+                views[other] = of_list.content
+                sizes[other] = self.lists[other].content
         return self._replace(
             samples=self.samples[rows],
             repeats=repeats,
-            views={other: take(views, rows) for other, views in self.views.items()},
+            views=views,
             sizes={**sizes, name: pictures.content},
         )
 

@@ -312,6 +312,7 @@ class Mask(FieldSpec):
     dtype: Annotated[MaskDType, member(*get_args(MaskDType))] = "uint8"
 
     kind = "mask"
+    other_kinds = ("pictures",)
 
 
 class MaskKind(Kind):

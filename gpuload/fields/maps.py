@@ -286,6 +286,7 @@ class PictureSpec(FieldSpec):
     """
 
     kind = "picture"
+    other_kinds: ClassVar[tuple[str, ...]] = ("pictures",)
     values: ClassVar[type[MapValues] | None] = None
     like: str | None
     scale: float
@@ -324,6 +325,8 @@ class Picture(PictureSpec):
     ] = None
     normalize: Annotated[Any, optional(NORMALIZE)] = None
     swapped: Annotated[bool, FLAG] = False
+
+    other_kinds = ()
 
 
 @settings

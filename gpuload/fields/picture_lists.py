@@ -3,16 +3,24 @@ object; their columns of the index, how they are requested, and how a batch hold
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
 
-from gpuload.checks import member, number, optional, settings, text, whole
+from gpuload.checks import Rule, member, number, optional, settings, text, whole
 from gpuload.errors import ArgumentError, some_of
 from gpuload.fields.field import Field
-from gpuload.fields.images import IMAGE_KIND, MOST_SIDE, Pixels, is_raw, picture_columns
+from gpuload.fields.images import (
+    IMAGE_KIND,
+    MOST_SIDE,
+    Mask,
+    Pixels,
+    is_raw,
+    picture_columns,
+)
 from gpuload.fields.kind import (
     NAME,
     BadRows,
@@ -22,7 +30,7 @@ from gpuload.fields.kind import (
     Parsed,
     StoredMember,
 )
-from gpuload.fields.maps import NORMALIZE
+from gpuload.fields.maps import NORMALIZE, InstanceMap, PictureSpec
 from gpuload.fields.motion import Placement
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.rows import (
@@ -42,6 +50,15 @@ Geometry = Literal["shared", "own"]
 ListColors = Literal["same", "own", "each", "none"]
 ListInterpolation = Literal["bilinear", "bicubic"]
 
+
+def _as_each(value: Any) -> Any:
+    is_map = isinstance(value, PictureSpec) and value.values is not None
+    if not (is_map or isinstance(value, Mask)):
+        raise TypeError
+    return value
+
+
+EACH = Rule("a spec of masks or maps, such as Mask() or Depth(unit=0.001)", _as_each)
 _COUNT = optional(whole(1, 100_000, "a number of pictures from 1"))
 _LIKE = optional(text("the name of another picture"))
 _SCALE = number(1 / 64, 64, "pixels for each pixel of the other picture, in 1/64..64")
@@ -93,16 +110,19 @@ class Pictures(FieldSpec):
         fewer: What becomes of samples with fewer: "error", "pad" with zeros, or "repeat" from the first one on.
         geometry: "shared": all pictures of a sample have the crop and flips of the picture that `like` names, in
             relative coordinates; "own": each is drawn its own, by the same `Augment`.
-        like: The picture with which they move; None: the image.
+        like: The picture with which they move, or the list, each as that of its number; None: the image.
         scale: As of `Picture`.
         colors: Changes of colour are the "same" as of the other picture, drawn for all of a sample ("own") or for
             "each", or left out ("none"); None: the same with a shared geometry, else for each.
         interpolation: "bilinear" or "bicubic"; None: as the image.
         normalize: `Normalize(mean, std)` of these pictures; None: as the image.
+        each: What each picture of a list of masks or maps is, such as `Depth(unit=0.001)` or `Mask()`, whose name does
+            not matter; None: colours. Moved like another list, as masks are with their frames, it has as many pictures
+            of each sample, of which the same ones are taken.
 
     Raises:
         ArgumentError: A value out of its range; `more` or `fewer` without a count. From a loader: samples have more
-            or fewer, and nothing is said of that.
+            or fewer, and nothing is said of that; a count for a list that moves like another one.
     """
 
     name: Annotated[str, NAME] = "images"
@@ -115,10 +135,13 @@ class Pictures(FieldSpec):
     colors: Annotated[ListColors | None, optional(member(*get_args(ListColors)))] = None
     interpolation: Annotated[ListInterpolation | None, _INTERPOLATION] = None
     normalize: Annotated[Any, optional(NORMALIZE)] = None
+    each: Annotated[Any, optional(EACH)] = None
 
     kind = "pictures"
 
     def __post_init__(self) -> None:
+        if self.each is not None:
+            self._check_each()
         if self.count is None and (self.more, self.fewer) != ("error", "error"):
             raise ArgumentError(
                 f"Pictures({self.name!r}, more={self.more!r}, fewer={self.fewer!r}): says what becomes of samples with "
@@ -129,6 +152,30 @@ class Pictures(FieldSpec):
                 f"Pictures({self.name!r}, geometry='own'): each moves by itself, and not as another picture. Leave out "
                 "like, and give colors='each', 'own' or 'none'"
             )
+
+    def _check_each(self) -> None:
+        """Raises ArgumentError where what is said of colours, or of one picture, is said of a list of maps."""
+        start = f"Pictures({self.name!r}, each={self.each!r})"
+        of_colors = (self.colors, self.interpolation, self.normalize)
+        if any(value is not None for value in of_colors) or self.geometry == "own":
+            raise ArgumentError(
+                f"{start}: masks and maps move with another picture, and have no colors, interpolation or normalize "
+                "but those of each. Leave these and geometry out"
+            )
+        moves = getattr(self.each, "like", None) or getattr(self.each, "swapped", False)
+        if moves or getattr(self.each, "scale", 1) != 1:
+            raise ArgumentError(
+                f"{start}: says how one picture moves. Give like and scale of the list: Pictures({self.name!r}, "
+                "like=…, each=…); swapped is not defined for lists"
+            )
+
+    @property
+    def map_spec(self) -> PictureSpec | None:
+        """What becomes of the values of each picture; None of colours. A mask is a map of ids."""
+        if isinstance(self.each, Mask):
+            return InstanceMap(self.name, fill=self.each.fill, dtype=self.each.dtype)
+        spec: PictureSpec | None = self.each
+        return spec
 
     @property
     def drawn_colors(self) -> ListColors:
@@ -377,11 +424,14 @@ class PicturesKind(Kind):
         self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]
     ) -> PixelField:
         pixels = Pixels.of_field(field)
-        wanted = spec if isinstance(spec, Pictures) else Pictures(field.name)
-        if wanted.normalize is None and pixels.dtype != "uint8":
+        wanted = _list_spec(field, spec)
+        map_spec = wanted.map_spec
+        is_colors = map_spec is None
+        if is_colors and wanted.normalize is None and pixels.dtype != "uint8":
             raise ArgumentError(
                 f"fields: {field.name!r} holds {pixels.in_words}, which are no colours. Request it as "
-                f"Pictures({field.name!r}, normalize=gpuload.Normalize(mean, std))"
+                f"Pictures({field.name!r}, each=…) of maps, such as each=Depth(), or as Pictures({field.name!r}, "
+                "normalize=gpuload.Normalize(mean, std))"
             )
         for dataset in datasets:
             wanted.check_counts(dataset.require_field(field.name), dataset.folder)
@@ -390,7 +440,95 @@ class PicturesKind(Kind):
                 f"fields: {field.name!r} is stored as files in one of the data sets, and as pixels in another. Pack "
                 "both in the same way"
             )
-        return PixelField(field.name, self.name, field=field, spec=wanted)
+        values = None
+        if map_spec is not None and map_spec.values is not None:
+            values = map_spec.values(field, map_spec)
+        return PixelField(
+            field.name, self.name, field=field, spec=wanted, values=values
+        )
+
+
+def _list_spec(field: Field, spec: FieldSpec | None) -> Pictures:
+    """The spec of a list: as it was requested, or of all its pictures, each as the spec of one picture says."""
+    if isinstance(spec, Pictures):
+        return spec
+    if isinstance(spec, Mask):
+        return Pictures(field.name, each=spec)
+    if isinstance(spec, PictureSpec):
+        each: Any = replace(spec, like=None, scale=1.0)  # type: ignore[type-var]
+        return Pictures(field.name, like=spec.like, scale=spec.scale, each=each)
+    return Pictures(field.name)
+
+
+def _leading_list(field: PixelField, lists: Mapping[str, PixelField]) -> PixelField:
+    """The list that says which pictures of a sample are taken: the last one of those that move like each other, or the
+    list itself.
+
+    Args:
+        field: A list.
+        lists: All requested ones, by name.
+    """
+    passed: list[str] = []
+    leader = field
+    while leader.spec.like in lists and leader.name not in passed:
+        passed.append(leader.name)
+        leader = lists[leader.spec.like]
+    return leader
+
+
+def with_leading_counts(
+    fields: Sequence[PixelField], datasets: Sequence[DatasetView]
+) -> list[PixelField]:
+    """The fields, of which lists that move like others take the pictures that those take.
+
+    Args:
+        fields: Those whose values are decoded.
+        datasets: Of which samples are.
+
+    Raises:
+        ArgumentError: A list that moves like another says itself how many are taken; or samples have other numbers of
+            pictures in the two.
+    """
+    lists = {field.name: field for field in fields if field.kind == PicturesKind.name}
+    return [
+        _with_leading_count(field, lists, datasets) if field.name in lists else field
+        for field in fields
+    ]
+
+
+def _with_leading_count(
+    field: PixelField,
+    lists: Mapping[str, PixelField],
+    datasets: Sequence[DatasetView],
+) -> PixelField:
+    """As `with_leading_counts`, of one list."""
+    leader = _leading_list(field, lists)
+    if leader is field:
+        return field
+    spec: Pictures = field.spec
+    if spec.count is not None:
+        raise ArgumentError(
+            f"Pictures({field.name!r}, like={spec.like!r}, count={spec.count}): as many are taken as of the list that "
+            f"it moves like. Give count to {leader.name!r} alone"
+        )
+    for dataset in datasets:
+        counts = dataset.require_field(field.name).counts
+        others = dataset.require_field(leader.name).counts
+        if counts != others:
+            raise ArgumentError(
+                f"Pictures({field.name!r}, like={spec.like!r}): the two go together by number, and samples of "
+                f"{dataset.folder} have {_span(counts)} pictures in {field.name!r}, {_span(others)} in "
+                f"{leader.name!r}. Pack as many of each"
+            )
+    chosen: Pictures = leader.spec
+    taken = replace(spec, count=chosen.count, more=chosen.more, fewer=chosen.fewer)
+    return replace(field, spec=taken)
+
+
+def _span(counts: Sequence[int] | None) -> str:
+    """The least and the most of a list, as a message says it."""
+    least, most = counts or (0, 0)
+    return str(most) if least == most else f"{least} to {most}"
 
 
 _SHOWN = 4  # sizes in a text

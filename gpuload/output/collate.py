@@ -39,6 +39,7 @@ from gpuload.fields.picture_lists import (
     PaddedPictures,
     Pictures,
     PicturesKind,
+    with_leading_counts,
 )
 from gpuload.fields.registry import Computed, bind_field
 from gpuload.fields.rows import (
@@ -146,6 +147,7 @@ class Collate:
         self._bound = [field for field in bound if not isinstance(field, PixelField)]
         self.moving = [field for field in self._bound if isinstance(field, MovingField)]
         pixels = [field for field in bound if isinstance(field, PixelField)]
+        pixels = with_leading_counts(pixels, datasets)
         self._pixel_fields = {field.name: field for field in pixels}
         self.image = datasets[0].manifest.image.name
         kinds = {field.name: field.kind for field in pixels}
@@ -401,8 +403,8 @@ class Collate:
                 if is_list:
                     arrays[number] = _in_own_sizes(arrays[number], view)
             if isinstance(stored, Ragged):
-                spec = self._pixel_fields[name].spec
-                arrays[number] = _of_samples(arrays[number], stored.counts, spec, make)
+                field = self._pixel_fields[name]
+                arrays[number] = _of_samples(arrays[number], stored.counts, field, make)
         return self._views(arrays)
 
     def _views(self, values: list[Any]) -> Any:
@@ -432,15 +434,16 @@ def _in_own_sizes(images: Any, view: View) -> list[Any]:
     ]
 
 
-def _of_samples(pixels: Any, counts: I64, spec: Pictures, make: Arrays) -> Any:
+def _of_samples(pixels: Any, counts: I64, field: PixelField, make: Arrays) -> Any:
     """The pictures of a list as `Pictures` says.
 
     Args:
         pixels: (sum of counts, C, height, width), or a list of pictures of several sizes.
         counts: int64 (N,), of each sample.
-        spec: With which the list was requested.
+        field: The list, with the spec with which it was requested.
         make: Makes arrays.
     """
+    spec: Pictures = field.spec
     if isinstance(pixels, list):
         ends = np.cumsum([0, *counts.tolist()]).tolist()
         return [pixels[start:end] for start, end in pairwise(ends)]
@@ -449,6 +452,7 @@ def _of_samples(pixels: Any, counts: I64, spec: Pictures, make: Arrays) -> Any:
     if spec.fewer != "pad":
         return pixels.reshape(len(counts), spec.count, *pixels.shape[1:])
     padded = make.zeros(pixels, (len(counts) * spec.count, *pixels.shape[1:]))
+    padded[:] = missing_value(field)
     rows = Ragged(counts, None)
     places = rows.samples * spec.count + rows.positions
     padded[make.from_host(places)] = pixels
@@ -510,6 +514,8 @@ def missing_value(field: PixelField) -> float:
     if field.values is None:
         return 0
     spec = field.spec
+    if isinstance(spec, Pictures):
+        spec = spec.map_spec
     return float(getattr(spec, "missing", getattr(spec, "fill", 0)))
 
 
@@ -538,28 +544,31 @@ def moved_pictures(
         )
     pictures: dict[str, MovedPicture] = {}
     leaders = [image]
+    lists: list[str] = []
     while waiting:
         ready = [
             name
             for name, picture in waiting.items()
-            if getattr(picture, "like", image) in (*leaders, _own_leader(picture))
+            if _like_of(picture, image) in leaders
+            or (isinstance(picture, MovedList) and picture.like in (name, *lists))
         ]
         if not ready:
             name, picture = next(iter(waiting.items()))
             raise ArgumentError(
-                f"fields: {name!r} moves as {getattr(picture, 'like', image)!r}, which is no requested picture that is "
-                f"moved before it, or a list. Request it too, or give like={image!r}"
+                f"fields: {name!r} moves as {_like_of(picture, image)!r}, which is no requested picture that is moved "
+                f"before it, or a list. Request it too, or give like={image!r}"
             )
         for name in ready:
             pictures[name] = waiting.pop(name)
-            if not isinstance(pictures[name], MovedList):
-                leaders.append(name)
+            followers = lists if isinstance(pictures[name], MovedList) else leaders
+            followers.append(name)
     return tuple(pictures.values())
 
 
-def _own_leader(picture: MovedPicture) -> str | None:
-    """The name of a list whose pictures move by themselves."""
-    return picture.name if isinstance(picture, MovedList) else None
+def _like_of(picture: MovedPicture, image: str) -> str:
+    """The name of the picture as which one moves."""
+    like: str = getattr(picture, "like", image)
+    return like
 
 
 def check_disparities(
@@ -642,9 +651,13 @@ def moved_list(
     spec: Pictures = field.spec
     assert field.field is not None
     normalize = spec.normalize
+    map_spec = spec.map_spec
+    interpolation: Any = spec.interpolation
+    if map_spec is not None:
+        interpolation = map_spec.interpolation
     form = FormOf(
-        takes_values=False,
-        interpolation=spec.interpolation,
+        takes_values=map_spec is not None,
+        interpolation=interpolation,
         pixels=Pixels.of_field(field.field),
         mean=None if normalize is None else normalize.mean,
         std=None if normalize is None else normalize.std,

@@ -203,6 +203,30 @@ def chosen(
     return replace(encoded, pictures={**encoded.pictures, name: chosen_pictures})
 
 
+def check_numbers(encoded: EncodedBatch, name: str, leader: str) -> None:
+    """Checks that samples have as many pictures in two lists, which go together by number.
+
+    Args:
+        encoded: The samples.
+        name: Of a list.
+        leader: Of the list like which it moves.
+
+    Raises:
+        ArgumentError: A sample has more in one of them.
+    """
+    pictures = encoded.pictures[name]
+    leaders = encoded.pictures[leader]
+    assert isinstance(pictures, Ragged)
+    assert isinstance(leaders, Ragged)
+    unlike = np.flatnonzero(pictures.counts != leaders.counts)
+    if len(unlike):
+        row = unlike[0]
+        raise ArgumentError(
+            f"{name!r} moves like {leader!r}, picture by picture, and sample {encoded.samples[row]} has "
+            f"{pictures.counts[row]} and {leaders.counts[row]} of them. Pack as many of each"
+        )
+
+
 def _chosen(
     chosen: Bools, pictures: StoredPictures, others: StoredPictures
 ) -> StoredPictures:

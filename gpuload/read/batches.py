@@ -23,7 +23,14 @@ from gpuload.draws import BATCH, each_key, make_key
 from gpuload.fields.rows import Ragged, merge, take
 from gpuload.order.buckets import BucketedStream, BucketPlan, Members, before
 from gpuload.order.stream import Epochs, Part, PassSlice, Stream
-from gpuload.read.batch import Batch, EncodedBatch, Views, chosen, swapped
+from gpuload.read.batch import (
+    Batch,
+    EncodedBatch,
+    Views,
+    check_numbers,
+    chosen,
+    swapped,
+)
 from gpuload.read.reader import Reader
 from gpuload.types import I64, Bools
 
@@ -241,18 +248,24 @@ class BatchReader:
             drawn: The views of their images.
         """
         leaders = dict(drawn.views)
+        of_lists = dict[str, Ragged[tuple[View, ...]]]()
         views: Views = dict(drawn.views)
+        as_stored = encoded
         for picture in self._pictures:
             if picture.swapped_with:
                 mirror = leaders[picture.swapped_with][0].crops.mirror
                 encoded = swapped(encoded, picture.name, picture.swapped_with, mirror)
             if isinstance(picture, MovedList):
+                if picture.like in of_lists:
+                    check_numbers(as_stored, picture.name, picture.like)
                 encoded = chosen(encoded, picture.name, picture.choose)
-            drawn_so_far = _with_sizes(drawn._replace(views=leaders), encoded)
-            moved = picture.move(drawn_so_far)
+            drawn_so_far = drawn._replace(views=leaders, list_views=of_lists)
+            moved = picture.move(_with_sizes(drawn_so_far, encoded))
             stored = encoded.pictures[picture.name]
             if isinstance(stored, Ragged):
-                views[picture.name] = Ragged(stored.counts, moved)
+                of_list = Ragged(stored.counts, moved)
+                views[picture.name] = of_list
+                of_lists[picture.name] = of_list
             else:
                 views[picture.name] = moved
                 leaders[picture.name] = moved
