@@ -5,10 +5,11 @@ Where a call is wrong, mypy must say so: an ignore that it does not need is an e
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, assert_type
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import assert_type
 
 import gpuload
 from gpuload.disk.manifest import Manifest
