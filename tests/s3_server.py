@@ -11,11 +11,13 @@ import pytest
 
 
 class S3(NamedTuple):
-    """url: of the server. environment: what lets gpuload use it. client: boto3's."""
+    """url: of the server. environment: what lets gpuload use it. client: boto3's. contents: what was read, by ETag, which
+    is the MD5 of what was written at once."""
 
     url: str
     environment: dict[str, str]
     client: Any
+    contents: dict[str, bytes]
 
     def use(self, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
         """From now on the environment holds the credentials, and the server is at this URL, such as a proxy's."""
@@ -27,10 +29,11 @@ class S3(NamedTuple):
     def files(self, bucket: str, prefix: str = "") -> dict[str, bytes]:
         """All objects below a prefix, by the rest of their names."""
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        names = [one["Key"] for page in pages for one in page.get("Contents", ())]
-        return {
-            name.removeprefix(prefix): self.client.get_object(Bucket=bucket, Key=name)["Body"].read() for name in names
-        }
+        objects = [one for page in pages for one in page.get("Contents", ())]
+        for one in objects:
+            if one["ETag"] not in self.contents:
+                self.contents[one["ETag"]] = self.client.get_object(Bucket=bucket, Key=one["Key"])["Body"].read()
+        return {one["Key"].removeprefix(prefix): self.contents[one["ETag"]] for one in objects}
 
     def put(self, bucket: str, name: str, data: bytes) -> None:
         self.client.put_object(Bucket=bucket, Key=name, Body=data)
@@ -69,7 +72,7 @@ def s3_server(*buckets: str) -> Iterator[S3]:
         for bucket in buckets:
             client.create_bucket(Bucket=bucket)
         found = {name.upper(): value for name, value in secrets.items()}
-        yield S3(url, {**found, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": url}, client)
+        yield S3(url, {**found, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": url}, client, {})
     finally:
         server.stdin.close()
         server.wait()

@@ -221,50 +221,54 @@ def test_nothing_of_another_is_touched(store: Any, proxy: Proxy, source: FolderS
     assert {name: data for name, data in store.files("bucket", "mine").items() if name[0] != "4"} == before
 
 
-@pytest.mark.parametrize("is_large", [False, True])
 def test_each_state_opens_while_a_set_is_appended_to(
     store: Any, proxy: Proxy, source: FolderSource, settings: Settings, on_disk: dict[str, bytes], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, is_large: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """What lies at the URL before each request of the packer is the old set or the new one, for a reader who comes
-    then. is_large: indexes are read by their parts."""
-    out = f"stopped{is_large}"
+    then, whether an index is read at once or by its parts."""
     for name, data in on_disk.items():
-        store.put("bucket", f"{out}/{name}", data)
+        store.put("bucket", f"stopped/{name}", data)
     states: list[dict[str, bytes]] = []
 
     def watch(path: str, number: int) -> None:
-        state = store.files("bucket", f"{out}/")
+        state = store.files("bucket", "stopped/")
         if state not in states:
             states.append(state)
 
     proxy.fault = watch
-    pack_to(source, f"s3://bucket/{out}", settings, append=True)
+    pack_to(source, "s3://bucket/stopped", settings, append=True)
     watch("", 0)
     proxy.reset()
     names = [max(state.keys() - before.keys(), default="") for before, state in itertools.pairwise(states)]
     assert {"train/index.next.arrow", "val/index.next.arrow"} <= {*names}
-    if is_large:
-        monkeypatch.setattr("gpuload.disk.fetch.WHOLE_BYTES", 0)
-    counts = set()
-    for number, state in enumerate(states):
-        for name, data in state.items():
-            if not name.endswith((".tar", ".idx")):
-                store.put("bucket", f"{out}-{number}/{name}", data)
-        for split in ("train", "val"):
-            dataset = gpuload.Dataset(f"s3://bucket/{out}-{number}/{split}", tmp_path / "readers")
+    # Readers fetch these alone when they open a set.
+    indexes = [{name: data for name, data in state.items() if not name.endswith((".tar", ".idx"))} for state in states]
+    distinct = [index for number, index in enumerate(indexes) if index not in indexes[:number]]
+    for number, index in enumerate(distinct):
+        for name, data in index.items():
+            store.put("bucket", f"stopped-{number}/{name}", data)
+    for whole_bytes in (gpuload.disk.fetch.WHOLE_BYTES, 0):
+        monkeypatch.setattr("gpuload.disk.fetch.WHOLE_BYTES", whole_bytes)
+        counts = set()
+        for number, split in itertools.product(range(len(distinct)), ("train", "val")):
+            cache = tmp_path / f"readers{whole_bytes}"
+            dataset = gpuload.Dataset(f"s3://bucket/stopped-{number}/{split}", cache)
             assert len(dataset.labels) == len(dataset)
             counts.add((split, len(dataset)))
-    assert counts == {("train", 49), ("train", 98), ("val", 12), ("val", 24)}
+        assert counts == {("train", 49), ("train", 98), ("val", 12), ("val", 24)}
 
-    def replace_set(path: str, number: int) -> None:
-        if path.endswith("index.arrow") and number == 1:
-            for name, data in states[-1].items():
-                store.put("bucket", f"{out}-0/{name}", data)
+        def replace_set(path: str, number: int) -> None:
+            if path.endswith("index.arrow") and number == 1:
+                for name, data in distinct[-1].items():
+                    store.put("bucket", f"stopped-0/{name}", data)
 
-    proxy.reset()
-    proxy.fault = replace_set  # after the old manifest was read, and before its index is
-    assert len(gpuload.Dataset(f"s3://bucket/{out}-0/train", tmp_path / "others")) == 98
+        for name, data in distinct[0].items():
+            store.put("bucket", f"stopped-0/{name}", data)
+        proxy.reset()
+        proxy.fault = replace_set  # after the old manifest was read, and before its index is
+        assert len(gpuload.Dataset("s3://bucket/stopped-0/train", tmp_path / f"others{whole_bytes}")) == 98
+        proxy.reset()
 
 
 def test_a_set_that_changes_while_it_is_appended_to(
