@@ -18,6 +18,6 @@ step kernels "$python" tools/build_kernels.py
 step format "$python" -m ruff format --check .
 step lint "$python" -m ruff check .
 step types "$python" -m mypy
-# Three processes for two cores: the tests wait for other processes, disks and clocks for a quarter of their time.
-processes=$(( ($(nproc) * 3 + 1) / 2 ))
-step tests "$python" -m pytest --numprocesses $((processes < 4 ? processes : 4)) --dist worksteal "$@"
+# Five processes for two cores: the tests wait for other processes, disks and clocks for half of their time.
+processes=$(( $(nproc) * 5 / 2 ))
+step tests "$python" -m pytest --numprocesses $((processes < 6 ? processes : 6)) --dist worksteal "$@"
