@@ -13,7 +13,7 @@ import io
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -40,36 +40,25 @@ ReadSpare = Callable[[int], Batch]
 _MOST_SPARES = 1000  # samples tried in place of a batch without any good sample
 
 
-class HandledBatch(NamedTuple):
-    """A batch as it is handed out.
-
-    Attributes:
-        batch: With "skip", replacements stand in for samples that do not decode; else as requested.
-        decoded: Its pixels.
-        asked: The batch as requested.
-        faults: Its samples that do not decode, by row.
-    """
-
-    batch: Batch
-    decoded: Decoded
-    asked: Batch
-    faults: dict[int, Fault]
-
-
 @dataclass
-class _InFlight:
-    """A batch on its way through the decoder.
+class HandledBatch:
+    """A batch on its way through the decoder, until it is handed out.
 
     Attributes:
         asked: As requested, prepared for the decoder.
-        decoder_input: What is decoded.
-        rows: int64 (N,), the row of `asked` that each of its rows shows; None if all show a spare sample.
+        batch: What is decoded, where others stand in for samples that do not decode. What is handed out: with "skip"
+            the same, else as requested.
+        rows: int64 (N,), the row of `asked` that each row of `batch` shows; None if all show a spare sample, or there
+            are none.
+        decoded: Its pixels, once they are there.
+        faults: The samples that do not decode, by row of `asked`.
         spares: Spare samples tried so far.
     """
 
     asked: Batch
-    decoder_input: Batch
-    rows: I64 | None
+    batch: Batch
+    rows: I64 | None = None
+    decoded: Decoded = field(default_factory=Decoded)
     faults: dict[int, Fault] = field(default_factory=dict)
     spares: int = 0
 
@@ -128,7 +117,7 @@ class _Call:
         self._handler = handler
         self._batches = batches
         self._read_spare = read_spare
-        self._in_flight: deque[_InFlight] = deque()
+        self._in_flight: deque[HandledBatch] = deque()
         self._error: BaseException | None = None
 
     def results(self) -> Iterator[HandledBatch]:
@@ -152,25 +141,26 @@ class _Call:
                 if error is self._error or self._handler.on_corrupt == "raise":
                     raise
                 # A copy: the decoder may read further batches in a thread of its own meanwhile.
-                flight = next(
-                    flight
-                    for flight in self._in_flight.copy()
-                    if flight.decoder_input is error.batch
+                faulty = next(
+                    handled
+                    for handled in self._in_flight.copy()
+                    if handled.batch is error.batch
                 )
-                if not _note(flight, error.faults):
+                if not _note(faulty, error.faults):
                     raise
-                self._repair(flight)
+                self._repair(faulty)
 
     def _hand_over(self, decoded: Decoded) -> HandledBatch | None:
         """The first batch in flight with these pixels; None if it must be decoded again."""
-        flight = self._in_flight[0]
-        mended = self._mend(flight, decoded) if decoded.broken else decoded
+        handled = self._in_flight[0]
+        mended = self._mend(handled, decoded) if decoded.broken else decoded
         if mended is None:
             return None
         self._in_flight.popleft()
-        skips = self._handler.on_corrupt == "skip"
-        batch = flight.decoder_input if skips else flight.asked
-        return HandledBatch(batch, mended, flight.asked, flight.faults)
+        handled.decoded = mended
+        if self._handler.on_corrupt != "skip":
+            handled.batch = handled.asked
+        return handled
 
     def _input(self) -> Iterator[Batch]:
         """All batches in flight, then the next ones. The decoder must have ended its previous attempt."""
@@ -178,7 +168,7 @@ class _Call:
         self._in_flight = deque()
         while waiting:
             self._in_flight.append(waiting.popleft())
-            yield self._in_flight[-1].decoder_input
+            yield self._in_flight[-1].batch
         while self._error is None:
             try:
                 if (batch := next(self._batches, None)) is None:
@@ -188,65 +178,63 @@ class _Call:
                 self._error = error
                 return
             del batch  # no variable keeps it while the next one is read
-            yield self._in_flight[-1].decoder_input
+            yield self._in_flight[-1].batch
 
-    def _begin(self, batch: Batch) -> _InFlight:
+    def _begin(self, batch: Batch) -> HandledBatch:
         prepared, faults = self._handler.prepare(batch)
-        flight = _InFlight(prepared, prepared, np.arange(len(batch)))
+        handled = HandledBatch(prepared, prepared, np.arange(len(batch)))
         if faults:
             if self._handler.on_corrupt == "raise":
                 raise BatchDecodeError(batch, faults)
-            _note(flight, faults)
-            self._repair(flight)
-        return flight
+            _note(handled, faults)
+            self._repair(handled)
+        return handled
 
-    def _mend(self, flight: _InFlight, decoded: Decoded) -> Decoded | None:
+    def _mend(self, handled: HandledBatch, decoded: Decoded) -> Decoded | None:
         """Repairs a decoded batch with broken samples; None if it must be decoded again."""
-        is_spare = flight.rows is None
+        is_spare = handled.rows is None
         on_corrupt = self._handler.on_corrupt
-        if on_corrupt == "raise" or not _note(flight, decoded.broken):
-            raise BatchDecodeError(flight.asked, decoded.broken)
+        if on_corrupt == "raise" or not _note(handled, decoded.broken):
+            raise BatchDecodeError(handled.asked, decoded.broken)
         if on_corrupt == "mark":
             return decoded
-        self._repair(flight)
-        has_lists = any(
-            isinstance(pictures, Ragged)
-            for pictures in flight.asked.encoded.pictures.values()
-        )
-        if is_spare or flight.rows is None or has_lists:
+        self._repair(handled)
+        pictures_of_names = handled.asked.encoded.pictures.values()
+        has_lists = any(isinstance(pictures, Ragged) for pictures in pictures_of_names)
+        if is_spare or handled.rows is None or has_lists:
             return None
         # Copied: to decode it again would mean to decode the batches after it again, too.
         rows = sorted(decoded.broken)
-        sources = flight.rows[rows].tolist()
+        sources = handled.rows[rows].tolist()
         for views in decoded.pictures.values():
             for array in views:
                 array[rows] = array[sources]
         if not decoded.changed:
             return decoded
-        sources_of_rows = np.arange(len(flight.asked))
+        sources_of_rows = np.arange(len(handled.asked))
         sources_of_rows[rows] = sources
         return replace(decoded, changed=take(decoded.changed, sources_of_rows))
 
-    def _repair(self, flight: _InFlight) -> None:
+    def _repair(self, handled: HandledBatch) -> None:
         """Replaces the samples that do not decode in the decoder's input."""
+        asked = handled.asked
         if self._handler.on_corrupt == "mark":
-            flight.decoder_input = _with_placeholders(
-                flight.asked, flight.faults, self._handler.pixels
+            handled.batch = _with_placeholders(
+                asked, handled.faults, self._handler.pixels
             )
             return
-        flight.rows = _neighbours(len(flight.asked), flight.faults)
-        if flight.rows is not None:
-            flight.decoder_input = flight.asked.take(flight.rows)
+        handled.rows = _neighbours(len(asked), handled.faults)
+        if handled.rows is not None:
+            handled.batch = asked.take(handled.rows)
             return
-        while flight.spares < _MOST_SPARES:
-            spare, faults = self._handler.prepare(
-                self._read_spare(flight.asked.stop + flight.spares)
-            )
-            flight.spares += 1
+        while handled.spares < _MOST_SPARES:
+            position = asked.stop + handled.spares
+            spare, faults = self._handler.prepare(self._read_spare(position))
+            handled.spares += 1
             if not faults:
-                everywhere = spare.take(np.zeros(len(flight.asked), np.int64))
-                flight.decoder_input = replace(
-                    everywhere, stop=flight.asked.stop, read_s=flight.asked.read_s
+                everywhere = spare.take(np.zeros(len(asked), np.int64))
+                handled.batch = replace(
+                    everywhere, stop=asked.stop, read_s=asked.read_s
                 )
                 return
         raise DecodeError(
@@ -255,13 +243,13 @@ class _Call:
         )
 
 
-def _note(flight: _InFlight, faults: Mapping[int, Fault]) -> bool:
+def _note(handled: HandledBatch, faults: Mapping[int, Fault]) -> bool:
     """Records faults, by rows of the decoder's input; False if none of them is new."""
-    if flight.rows is None:
+    if handled.rows is None:
         return True  # of the spare sample; the next one follows
-    in_asked = {int(flight.rows[row]): fault for row, fault in faults.items()}
-    new = {row: fault for row, fault in in_asked.items() if row not in flight.faults}
-    flight.faults.update(new)
+    in_asked = {int(handled.rows[row]): fault for row, fault in faults.items()}
+    new = {row: fault for row, fault in in_asked.items() if row not in handled.faults}
+    handled.faults.update(new)
     return bool(new)
 
 

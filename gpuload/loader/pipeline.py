@@ -290,12 +290,8 @@ class Pipeline:
         for part in epochs.empty_parts(start):
             asked = time.perf_counter()
             (last,) = self.reader.read([part], augments)
-            yield self._finish(
-                HandledBatch(last, self._no_pixels(last), last, {}),
-                start,
-                asked,
-                is_current,
-            )
+            handled = HandledBatch(last, last, decoded=self._no_pixels(last))
+            yield self._finish(handled, start, asked, is_current)
             self.meter.ask()
 
     def _finish(

@@ -13,8 +13,8 @@ equalize 235, invert 13, sharpness 190, affine 182.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -111,31 +111,21 @@ def apply_steps(images: Tensor, steps: Steps, pixels: Pixels = RGB) -> Tensor:
         steps: Of the n images. For float32 warps alone are defined.
         pixels: What the set stores: its channels and the range of their values.
     """
-    order = np.argsort(steps.ops, axis=0, kind="stable")  # (n, K): by operation
-    ordered_ops = np.take_along_axis(steps.ops, order, axis=0)
-    args = on_device(images.device, steps.args)
-    rows = on_device(images.device, np.ascontiguousarray(order.T))
     result = images.contiguous()
-    if (steps.ops == Op.KEEP).any():
-        mixtures = _Mixtures(result)
-    for step, ops in enumerate(ordered_ops.T):
-        args_of_step = args[:, step]
-        numbers = steps.args[:, step]
-        for code, begin, end in _groups(ops):
-            if end - begin == len(images) and code not in _MIXING:
-                result = _execute(code, result, args_of_step, numbers, pixels)
-                continue
-            if result.data_ptr() == images.data_ptr():
-                result = images.clone(memory_format=torch.contiguous_format)
-            chosen = rows[step, begin:end]
-            chosen_args = args_of_step.index_select(0, chosen)
-            part = result.index_select(0, chosen)
-            if code in _MIXING:
-                part = mixtures.mix(code, part, chosen_args, chosen)
-            else:
-                chosen_numbers = numbers[order[begin:end, step]]
-                part = _execute(code, part, chosen_args, chosen_numbers, pixels)
-            result.index_copy_(0, chosen, part)
+    mixtures = _Mixtures(result) if (steps.ops == Op.KEEP).any() else None
+    for group in _groups(steps, images.device):
+        if group.rows is None:
+            result = _execute(result, group, pixels)
+            continue
+        if result.data_ptr() == images.data_ptr():
+            result = images.clone(memory_format=torch.contiguous_format)
+        part = result.index_select(0, group.rows)
+        if group.code in _MIXING:
+            assert mixtures is not None
+            part = mixtures.mix(group.code, part, group.args, group.rows)
+        else:
+            part = _execute(part, group, pixels)
+        result.index_copy_(0, group.rows, part)
     return result
 
 
@@ -220,19 +210,52 @@ def _rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.round().clamp(0, 255) if dtype == torch.uint8 else values
 
 
-def _groups(codes: I8) -> list[tuple[int, int, int]]:
-    """(code, begin, end) of each group of equal codes in sorted ones, without those that do nothing."""
-    distinct, first_rows = np.unique(codes, return_index=True)
-    begins = first_rows.tolist()
-    ends = [*begins[1:], len(codes)]
-    groups = zip(distinct.tolist(), begins, ends, strict=True)
-    return [group for group in groups if group[0] != Op.NOTHING]
+class _Group(NamedTuple):
+    """The images of a batch that have the same operation in a step.
+
+    Attributes:
+        code: Of the operation.
+        rows: int64 (n,) on the device, which images these are; None: all in their order, where that makes no mixture.
+        args: float32 (n, ARGS) on the device, the numbers of each.
+        numbers: The same in host memory.
+    """
+
+    code: int
+    rows: Tensor | None
+    args: Tensor
+    numbers: F32
 
 
-def _execute(
-    code: int, images: Tensor, args: Tensor, numbers: F32, pixels: Pixels
-) -> Tensor:
-    """One operation on images that all have it; `numbers` are `args` as a NumPy array."""
+def _groups(steps: Steps, device: torch.device) -> Iterator[_Group]:
+    """Step by step, the images by their operations, without those for which nothing is to be done."""
+    order = np.argsort(steps.ops, axis=0, kind="stable")  # (n, K): by operation
+    rows = on_device(device, np.ascontiguousarray(order.T))
+    args = on_device(device, steps.args)
+    for step, ops in enumerate(steps.ops.T):
+        numbers = steps.args[:, step]
+        for code, begin, end in _spans(ops):
+            if end - begin == len(ops) and code not in _MIXING:
+                yield _Group(code, None, args[:, step], numbers)
+                continue
+            chosen = rows[step, begin:end]
+            chosen_args = args[:, step].index_select(0, chosen)
+            chosen_numbers = numbers[order[begin:end, step]]
+            yield _Group(code, chosen, chosen_args, chosen_numbers)
+
+
+def _spans(codes: I8) -> Iterator[tuple[int, int, int]]:
+    """Where each code begins and ends when all are sorted, without those that do nothing."""
+    distinct, counts = np.unique(codes, return_counts=True)
+    begin = 0
+    for code, end in zip(distinct.tolist(), counts.cumsum().tolist(), strict=True):
+        if code != Op.NOTHING:
+            yield code, begin, end
+        begin = end
+
+
+def _execute(images: Tensor, group: _Group, pixels: Pixels) -> Tensor:
+    """One operation on images that all have it, those of a group."""
+    code, _, args, numbers = group
     if (kernel := kernel_of(code)) is not None:
         return _checked(kernel(images, args), images, kernel)
     if code in OF_COLORS and images.shape[1] != 3:
@@ -518,13 +541,14 @@ def affine(images: Tensor, args: Tensor) -> Tensor:
     """Each pixel takes the nearest one that it comes from, or the fill; (n, c, h, w), of any number of channels c."""
     channels = images.shape[1]
     x, y = _from_center(images)
-    middle_x, middle_y = _middle(images)
-    x_x, x_y, x_shift, y_x, y_y, y_shift = _coefficients(args, 6)
-    # Each line's part is summed first: float32 rounds another order differently.
-    x_of_line = y * x_y + x_shift + middle_x
-    y_of_line = y * y_y + y_shift + middle_y
-    x_source = x * x_x + x_of_line
-    y_source = x * y_x + y_of_line
+    matrix = _coefficients(args, 6)
+    x_source, y_source = (
+        # Each line's part is summed first: float32 rounds another order differently.
+        x * along_x + (y * along_y + shift + middle)
+        for middle, (along_x, along_y, shift) in zip(
+            _middle(images), (matrix[:3], matrix[3:]), strict=True
+        )
+    )
     return _nearest(images, x_source, y_source, args[:, 6 : 6 + channels])
 
 

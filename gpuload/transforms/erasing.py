@@ -156,17 +156,15 @@ class RandomErasing:
         for attempt in range(_ATTEMPTS):
             if not open_.any():
                 break
-            first_number = 4 + 2 * attempt
-            share = between(draws(first_number), *self.scale)
+            share = between(draws(4 + 2 * attempt), *self.scale)
             area = height * width * share / counts
-            aspect = np.exp(between(draws(first_number + 1), *ratio))
+            aspect = np.exp(between(draws(5 + 2 * attempt), *ratio))
             h = np.rint(np.sqrt(area * aspect))
             w = np.rint(np.sqrt(area / aspect))
             fits = open_ & (h < height) & (w < width)
             top = np.floor(draws(1) * (height - h + 1))
             left = np.floor(draws(2) * (width - w + 1))
-            boxes = np.stack([top, left, h, w], axis=1)
-            box[fits] = boxes[fits]
+            box[fits] = np.stack([top, left, h, w], axis=1)[fits]
             open_ &= ~fits
         return box
 

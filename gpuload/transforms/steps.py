@@ -276,11 +276,9 @@ def _log_gamma(alpha: float, draws: Draws, numbers: "count[int]") -> F64:
         normal = normal_of(draws(first), draws(first + 1))
         u = draws(first + 2)
         cube = np.maximum(1 + width * normal, 1e-9) ** 3
-        excess = 1 - cube + np.log(cube)
-        bound = normal**2 / 2 + center * excess
+        bound = normal**2 / 2 + center * (1 - cube + np.log(cube))
         accepted = waiting & (log_of(u) < bound)
-        drawn = np.log(center * cube)
-        logarithm += np.where(accepted, drawn, 0)
+        logarithm += np.where(accepted, np.log(center * cube), 0)
         waiting &= ~accepted
     return logarithm
 

@@ -218,23 +218,26 @@ class RandomAffine(_Warp):
         # Numbers 0: angle; 1, 2: translation in x and y; 3: scale; 4, 5: shear along x and y.
         limits: Any = self.degrees
         angle = between(draws(0), *limits)
-        count = len(angle)
-        shift = np.zeros((2, count))
-        shear = np.zeros((2, count))
-        scale = np.ones(count)
+        shift = np.zeros((2, len(angle)))
         if self.translate is not None:
             for axis, side in enumerate((width, height)):
                 farthest = self.translate[axis] * side
                 moved = between(draws(1 + axis), -farthest, farthest)
                 shift[axis] = np.rint(moved)
+        scale = np.ones(len(angle))
         if self.scale is not None:
             scale = between(draws(3), *self.scale)
-        shears: Any = self.shear or ()
-        for axis, (low, high) in enumerate(zip(shears[::2], shears[1::2], strict=True)):
-            shear[axis] = between(draws(4 + axis), low, high)
-        back = _back(angle, shift, scale, shear)
+        back = _back(angle, shift, scale, self._shear(draws, len(angle)))
         about_center = _about(back, self.center, height, width)
         return _warp(about_center, self.interpolation, self.fill)
+
+    def _shear(self, draws: Draws, count: int) -> F64:
+        """Degrees along x and y, (2, N)."""
+        shear = np.zeros((2, count))
+        limits: Any = self.shear or ()
+        for axis, (low, high) in enumerate(zip(limits[::2], limits[1::2], strict=True)):
+            shear[axis] = between(draws(4 + axis), low, high)
+        return shear
 
 
 @settings
@@ -273,10 +276,7 @@ class RandomPerspective(_Warp):
         moves = chosen & convex
         back = np.tile(np.eye(3), (len(chosen), 1, 1))
         if moves.any():
-            right = width - 1
-            bottom = height - 1
-            square = [(0, 0), (right, 0), (right, bottom), (0, bottom)]
-            back[moves] = _projections(corners[moves], np.array(square, np.float64))
+            back[moves] = _projections(corners[moves], _corners_of(height, width))
         # Corners are counted from the upper left one; a step's map is from centre to centre.
         to_corner = _shift(width / 2, height / 2)
         to_centre = _shift(-width / 2, -height / 2)
@@ -295,6 +295,14 @@ class RandomPerspective(_Warp):
                     moved = side - room + moved
                 coordinates.append(moved)
         return np.stack(coordinates, axis=1).reshape(-1, 4, 2)
+
+
+def _corners_of(height: int, width: int) -> F64:
+    """float64 (4, 2): x and y of the corner pixels, clockwise from the upper left one."""
+    right = width - 1
+    bottom = height - 1
+    corners = [(0, 0), (right, 0), (right, bottom), (0, bottom)]
+    return np.array(corners, np.float64)
 
 
 def _shift(x: float, y: float) -> F64:
@@ -354,9 +362,8 @@ def _projections(points: F64, targets: F64) -> F64:
     """float64 (N, 3, 3): the projections that map four corners of a convex shape (N, 4, 2) to four targets (4, 2)."""
     # Measured from the middle of the shape, since what is 1 in the equations is 0 on the horizon.
     middle = points.mean(axis=1)
-    count = len(points)
     x, y = np.moveaxis(points - middle[:, None], 2, 0)
-    equations = np.zeros((count, 8, 8))
+    equations = np.zeros((len(points), 8, 8))
     for axis, target in enumerate(targets.T):
         # Four rows for each axis, one of each corner.
         of_axis = equations[:, 4 * axis : 4 * axis + 4]
@@ -366,9 +373,9 @@ def _projections(points: F64, targets: F64) -> F64:
         of_axis[..., first + 2] = 1
         of_axis[..., 6] = -x * target
         of_axis[..., 7] = -y * target
-    right_sides = np.broadcast_to(targets.T.reshape(8, 1), (count, 8, 1))
+    right_sides = np.broadcast_to(targets.T.reshape(8, 1), (len(points), 8, 1))
     solved = np.linalg.solve(equations, right_sides)[..., 0]
-    numbers = np.ones((count, 9))
+    numbers = np.ones((len(points), MAP_ARGS))
     numbers[:, :8] = solved
     maps = numbers.reshape(-1, 3, 3)
     maps[:, :, 2] -= np.einsum("nij,nj->ni", maps[:, :, :2], middle)
