@@ -499,6 +499,36 @@ class Kind:
                 rows_of_numbers(column)[wrong], _beyond(name, column, is_float)
             )
 
+    def bad_classes(
+        self, field: Field, rows: pa.RecordBatch, set_classes: ClassNames
+    ) -> Iterator[BadRows]:
+        """Rows of a shard's index with a number that is none of the field's classes; otherwise as `bad_rows`.
+
+        Args:
+            field: A field of this kind.
+            rows: Of the index.
+            set_classes: The class names of the data set; None where it has none.
+        """
+        name = self.class_column(field)
+        if name is None:
+            return
+        column = rows.column(name)
+        names = self.class_names(field, set_classes)
+        numbers = flat(column)
+        wrong = numbers < 0
+        expected = "numbers from 0"
+        if names is not None:
+            wrong = wrong | (numbers >= len(names))
+            expected = f"classes from 0 to {len(names) - 1}"
+        is_list = pa.types.is_list(column.type)
+        rows_of_classes = rows_of_numbers(column) if is_list else np.arange(len(column))
+        yield BadRows(
+            rows_of_classes[wrong],
+            lambda row: (
+                f"its {name!r} as {str(column[row].as_py())[:80]}, expected {expected}"
+            ),
+        )
+
     def meaning(self, field: Field, set_classes: ClassNames) -> dict[str, object]:
         """Properties that must be equal in all data sets of a mixture, by the words that messages use."""
         return {

@@ -25,7 +25,6 @@ from gpuload.disk.joined import joined_schema
 from gpuload.disk.manifest import FILE_NAME, JOINED_NAME, JoinedFile, Manifest
 from gpuload.errors import ArgumentError, SourceError, some_of
 from gpuload.fields.field import LABEL, Field
-from gpuload.fields.kind import BadRows
 from gpuload.fields.registry import kind_of
 from gpuload.packing.output import cannot_write
 from gpuload.sources.columns import Features
@@ -708,24 +707,14 @@ def _check(
 ) -> None:
     """Raises SourceError for a value that no field of its kind has."""
     for field in fields:
-        for bad in (*kind_of(field).bad_rows(field, batch), *_negative(field, batch)):
+        kind = kind_of(field)
+        bad_classes = kind.bad_classes(field, batch, None)
+        for bad in (*kind.bad_rows(field, batch), *bad_classes):
             for row in bad.rows[:1].tolist():
                 (key,) = dataset.keys([first + row])
                 raise SourceError(
                     f"the joined table gives sample {key!r} {bad.found(row)}. Correct it"
                 )
-
-
-def _negative(field: Field, batch: pa.RecordBatch) -> Iterator[BadRows]:
-    """Samples whose class is below 0; those of lists are told by `Kind.bad_rows`."""
-    if field.kind == LABEL.kind:
-        numbers = batch.column(field.name).to_numpy()
-        yield BadRows(
-            np.flatnonzero(numbers < 0),
-            lambda row: (
-                f"its {field.name!r} as {numbers[row]}, expected a class from 0"
-            ),
-        )
 
 
 def _with(manifest: Manifest, file: JoinedFile, values: Iterable[_Column]) -> Manifest:

@@ -372,7 +372,7 @@ def checked_rows(dataset: Dataset, shard: int) -> pa.RecordBatch:
     Raises:
         FormatError: the index and the manifest disagree on the number of samples, or the index lacks a value.
         ShardError: the index is damaged: an image has no size or one above the set's largest, or
-            a member is outside the shard or does not match the size of its values.
+            a member is outside the shard or does not match the size of its values, or a class is none of the set's.
     """
     try:
         rows = dataset.rows(shard)
@@ -423,6 +423,7 @@ def _bad_rows(dataset: Dataset, shard: int, rows: pa.RecordBatch) -> Iterator[Ba
                 shard_bytes,
             )
         yield from kind.bad_rows(field, rows)
+        yield from kind.bad_classes(field, rows, dataset.classes)
 
 
 def _outside(name: str, offset: I64, size: I64, shard_bytes: int) -> BadRows:
