@@ -212,8 +212,10 @@ def settings(made: C) -> C:
 
 
 def rules_of(made: type) -> Mapping[str, Rule[Any]]:
-    """The rules that the annotations of a class give its fields."""
-    annotations = inspect.get_annotations(made)
+    """The rules that the annotations of a class, and of its bases, give its fields."""
+    annotations = dict[str, Any]()
+    for owner in reversed(made.__mro__):
+        annotations |= inspect.get_annotations(owner)
     return {
         field: kind.__metadata__[0]
         for field, kind in annotations.items()

@@ -127,8 +127,8 @@ BATCH_DRAWS = DrawRange("a batch", 0, 1 << 14)
 BATCH_TRANSFORM_DRAWS = BATCH_DRAWS.part("batch_transforms", 0, 1 << 13)
 EACH_BATCH_TRANSFORM = 256
 
-# Of the 256 of a RandomChoice, number 0 chooses; those of the i-th transform in it begin at 1 + 8 i.
-CHOICE_DRAWS = DrawRange("RandomChoice", 0, EACH_BATCH_TRANSFORM)
+# Of the 256 of a RandomMixer, number 0 chooses; those of the i-th transform in it begin at 1 + 8 i.
+CHOICE_DRAWS = DrawRange("RandomMixer", 0, EACH_BATCH_TRANSFORM)
 EACH_CHOICE = 8
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)

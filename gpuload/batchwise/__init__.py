@@ -1,7 +1,7 @@
 """Operations on whole batches on their device, written once for NumPy and CuPy arrays.
 
     loader = gpuload.DaliIterator(
-        "shards/train", 256, augment=gpuload.Augment(224), batch_transforms=[RandomChoice([MixUp(), CutMix()])]
+        "shards/train", 256, augment=gpuload.Augment(224), batch_transforms=[RandomMixer([MixUp(), CutMix()])]
     )
     for images, soft_labels in loader:
         ...
@@ -11,7 +11,7 @@ Any function that takes a `FieldBatch` and changes its fields is a batch transfo
 sample), as for crops. `join_tiles` assembles a model's outputs for the tiles of an image.
 """
 
-from gpuload.batchwise.mixers import CutMix, MixUp, RandomChoice, TimmMixup
+from gpuload.batchwise.mixers import CutMix, MixUp, RandomMixer, TimmMixup
 from gpuload.batchwise.patches import CenterHole, join_tiles
 from gpuload.batchwise.transforms import (
     BatchForm,
@@ -28,7 +28,7 @@ __all__ = [
     "FieldBatch",
     "MixUp",
     "Operation",
-    "RandomChoice",
+    "RandomMixer",
     "TimmMixup",
     "join_tiles",
 ]

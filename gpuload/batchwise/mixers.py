@@ -86,7 +86,7 @@ class Mixer(ABC):
         if "label" not in form.class_fields:
             raise ArgumentError(
                 f"{self}: makes soft labels out of class numbers; ask for 'label' by its name alone, and mix a batch "
-                "once: RandomChoice([MixUp(), CutMix()]) draws one of them for each sample"
+                "once: RandomMixer([MixUp(), CutMix()]) draws one of them for each sample"
             )
         if self.num_classes is None and form.num_classes is None:
             raise ArgumentError(
@@ -230,8 +230,10 @@ _CHOICES = several(
 
 
 @settings
-class RandomChoice(Mixer):
-    """Applies one of several mixers to each sample: `RandomChoice([MixUp(), CutMix()])`.
+class RandomMixer(Mixer):
+    """Applies one of several mixers to each sample: `RandomMixer([MixUp(), CutMix()])`.
+
+    torchvision's RandomChoice applies one to a whole batch.
 
     Args:
         transforms: 1 to 31 of MixUp and CutMix.
@@ -250,7 +252,7 @@ class RandomChoice(Mixer):
         most = (CHOICE_DRAWS.count - 1) // EACH_CHOICE
         if count > most:
             raise ArgumentError(
-                f"RandomChoice(transforms): has {count}, expected at most {most}. Use fewer"
+                f"RandomMixer(transforms): has {count}, expected at most {most}. Use fewer"
             )
         shares = f"a probability for each of the {count} transforms, which are divided by their sum"
         check_fields(
@@ -258,7 +260,7 @@ class RandomChoice(Mixer):
         )
         if self.p is not None and not sum(self.p) > 0:
             raise checks.refuse(
-                "RandomChoice", "p", self.p, "at least one of them above 0"
+                "RandomMixer", "p", self.p, "at least one of them above 0"
             )
         if len({transform.num_classes for transform in self.transforms}) > 1:
             raise ArgumentError(f"{self}: num_classes differ; give all the same")
@@ -277,7 +279,7 @@ class RandomChoice(Mixer):
         chosen = np.searchsorted(shares[:-1] / shares[-1], draws(0), side="right")
         numbers = [
             CHOICE_DRAWS.part(
-                f"{type(transform).__name__} in a RandomChoice",
+                f"{type(transform).__name__} in a RandomMixer",
                 1 + place * EACH_CHOICE,
                 EACH_CHOICE,
             )
@@ -486,7 +488,7 @@ class TimmMixup(Mixer):
         return (
             mixers[0]
             if len(mixers) == 1
-            else RandomChoice(mixers, [1 - self.switch_prob, self.switch_prob])
+            else RandomMixer(mixers, [1 - self.switch_prob, self.switch_prob])
         )
 
     def _shared(self, drawn: F64) -> F64:

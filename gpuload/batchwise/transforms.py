@@ -143,7 +143,7 @@ def check_transforms(
             if name in softened:
                 raise ArgumentError(
                     f"batch_transforms: {softened[name]} and {transform} would mix the labels twice. Use "
-                    "RandomChoice([MixUp(), CutMix()]), which draws one of them for each sample"
+                    "RandomMixer([MixUp(), CutMix()]), which draws one of them for each sample"
                 )
             softened[name] = transform
         if (check := getattr(transform, "check", None)) is not None:

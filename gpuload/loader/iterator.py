@@ -562,7 +562,7 @@ class DaliIterator:
 
     @property
     def mixup_enabled(self) -> bool:
-        """Whether MixUp, CutMix and RandomChoice among batch_transforms mix samples.
+        """Whether MixUp, CutMix and RandomMixer among batch_transforms mix samples.
 
         Setting it to False disables them from the next batch on; labels stay soft, as one-hot rows. timm's
         `--mixup-off-epoch` sets it. It is not part of `state_dict`.

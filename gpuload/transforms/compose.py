@@ -13,6 +13,7 @@ from gpuload.checks import (
     check_fields,
     number,
     optional,
+    refuse,
     settings,
     several,
 )
@@ -191,6 +192,8 @@ class RandomChoice(_OfOthers):
         count = len(self.transforms)
         shares = f"a probability for each of {count}"
         check_fields(self, p=optional(several(number(0, LARGEST, ""), shares, count)))
+        if self.p is not None and not sum(self.p) > 0:
+            raise refuse("RandomChoice", "p", self.p, "at least one of them above 0")
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         """As `Transform`."""

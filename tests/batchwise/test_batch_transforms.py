@@ -13,10 +13,10 @@ from images import encode, photo
 
 import gpuload
 from gpuload import ArgumentError, Augment
-from gpuload.batchwise import CenterHole, CutMix, FieldBatch, MixUp, Operation, RandomChoice
+from gpuload.batchwise import CenterHole, CutMix, FieldBatch, MixUp, Operation, RandomMixer
 
 EVERY: dict[str, list[Any]] = {
-    "choice": [RandomChoice([MixUp(1.0), CutMix()], p=[0.3, 0.7])],
+    "choice": [RandomMixer([MixUp(1.0), CutMix()], p=[0.3, 0.7])],
     "all": [MixUp(1.0), CenterHole((4, 6), fill=1.0, target="inner")],
 }
 
@@ -133,7 +133,7 @@ class Named(AddTwo):
     [
         ([MixUp()], NO_IMAGE, r"MixUp\(.*needs the field 'image'; fields are 'label', 'index'"),
         ([CutMix()], {"fields": ("image",)}, r"CutMix\(.*needs the field 'label'"),
-        ([MixUp(), CutMix()], {}, r"MixUp.* and CutMix.* would mix the labels twice. Use RandomChoice"),
+        ([MixUp(), CutMix()], {}, r"MixUp.* and CutMix.* would mix the labels twice. Use RandomMixer"),
         ([MixUp(num_classes=2)], {}, "the data set has 3 classes; give as many"),
         ([CenterHole((17, 16))], {}, r"the hole is larger than the image, 16×16"),
         ([CenterHole((16, 17))], {}, r"the hole is larger than the image, 16×16"),
@@ -166,7 +166,7 @@ def test_a_field_that_was_removed_is_named(packed: Path, decoder: str) -> None:
         next(iter(loader))
 
 
-@pytest.mark.parametrize("mixer", [MixUp(num_classes=3), RandomChoice([MixUp(num_classes=3), CutMix(num_classes=3)])])
+@pytest.mark.parametrize("mixer", [MixUp(num_classes=3), RandomMixer([MixUp(num_classes=3), CutMix(num_classes=3)])])
 @pytest.mark.parametrize("label", [-1, 5])
 def test_labels_that_are_no_class_are_not_mixed(tmp_path: Path, mixer: Any, label: int) -> None:
     """A negative number is not the last class. The packed label is named with its sample, a changed one without."""

@@ -1,4 +1,4 @@
-"""MixUp, CutMix, TimmMixup, RandomChoice and CenterHole: against their models, plain NumPy, and on CuPy with a GPU."""
+"""MixUp, CutMix, TimmMixup, RandomMixer and CenterHole: against their models, plain NumPy, and on CuPy with a GPU."""
 
 import importlib
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ import torch
 from loaders import largest_gap
 
 import gpuload
-from gpuload.batchwise import BatchForm, CenterHole, CutMix, FieldBatch, MixUp, RandomChoice, TimmMixup, mixers
+from gpuload.batchwise import BatchForm, CenterHole, CutMix, FieldBatch, MixUp, RandomMixer, TimmMixup, mixers
 from gpuload.batchwise.mixers import symmetric_beta
 from gpuload.batchwise.transforms import apply_transforms, check_transforms
 from gpuload.draws import make_key, uniform
@@ -67,7 +67,7 @@ MIXERS = (
     MixUp(alpha=0.2, p=0.5),
     CutMix(),
     CutMix(p=0.5),
-    RandomChoice([MixUp(alpha=1.0), CutMix(p=0.5)], p=[0.6, 0.6]),
+    RandomMixer([MixUp(alpha=1.0), CutMix(p=0.5)], p=[0.6, 0.6]),
 )
 
 
@@ -157,11 +157,11 @@ def test_p_is_the_share_of_samples_that_are_mixed() -> None:
 
 def test_random_choice_draws_for_each_sample() -> None:
     for p, expected in ((None, 0.5), ([3, 1], 0.75), ([0, 1], 0.0)):
-        mix = RandomChoice([MixUp(), CutMix()], p).plan(draws_of(np.arange(5000)), 50, 50)
+        mix = RandomMixer([MixUp(), CutMix()], p).plan(draws_of(np.arange(5000)), 50, 50)
         whole = (mix.box == [0, 0, 50, 50]).all(axis=1) & (mix.in_box > 0)
         assert np.mean(whole) == pytest.approx(expected, abs=0.02)
     # Each has draws of its own, which are not those of the choice.
-    alone, choice = (one.plan(draws_of(np.arange(500)), 50, 50) for one in (MixUp(), RandomChoice([MixUp()])))
+    alone, choice = (one.plan(draws_of(np.arange(500)), 50, 50) for one in (MixUp(), RandomMixer([MixUp()])))
     assert abs(np.corrcoef(alone.label, choice.label)[0, 1]) < 0.2
 
 
@@ -234,11 +234,11 @@ def test_a_choice_has_eight_random_numbers_for_each_of_31() -> None:
             draws(8)
             return super().plan(draws, height, width)
 
-    RandomChoice([MixUp()] * 31)
+    RandomMixer([MixUp()] * 31)
     with pytest.raises(gpuload.ArgumentError, match="has 32, expected at most 31"):
-        RandomChoice([MixUp()] * 32)
-    with pytest.raises(gpuload.ArgumentError, match="Greedy in a RandomChoice: asks for draw number 8, expected 0..7"):
-        RandomChoice([CutMix(), Greedy()]).plan(draws_of(np.arange(3)), 9, 9)
+        RandomMixer([MixUp()] * 32)
+    with pytest.raises(gpuload.ArgumentError, match="Greedy in a RandomMixer: asks for draw number 8, expected 0..7"):
+        RandomMixer([CutMix(), Greedy()]).plan(draws_of(np.arange(3)), 9, 9)
 
 
 FORM = BatchForm(("image", "label"), (24, 32), "float32", 10, ("label",))

@@ -73,7 +73,7 @@ def test_a_dict_of_fields_gives_dicts(packed: Path, output: Any) -> None:
 
 def test_mixup_ends_where_timm_says_so(packed: Path) -> None:
     """timm's train.py: `if loader.mixup_enabled: loader.mixup_enabled = False` from --mixup-off-epoch on."""
-    mixers = [gpuload.batchwise.RandomChoice([gpuload.batchwise.MixUp(), gpuload.batchwise.CutMix()])]
+    mixers = [gpuload.batchwise.RandomMixer([gpuload.batchwise.MixUp(), gpuload.batchwise.CutMix()])]
     plain, train = load(packed), load(packed, batch_transforms=mixers)
     assert train.mixup_enabled and not plain.mixup_enabled
     mixed, shown = next(iter(train)), train.preview(4).tobytes()

@@ -19,7 +19,7 @@ from PIL import Image
 
 import gpuload
 from gpuload import Augment, Letterbox, Normalize, PadOrCrop, RandomCrop
-from gpuload.batchwise import CutMix, MixUp, RandomChoice
+from gpuload.batchwise import CutMix, MixUp, RandomMixer
 from gpuload.packing.verify import verify
 from gpuload.transforms import (
     ColorJitter,
@@ -231,7 +231,7 @@ def test_subsets_and_mixtures_keep_the_mode(sets: dict[str, Path], decoder: str)
     np.testing.assert_array_equal(images_of(part, augment, decoder), pixels_of("float32x5")[[2, 7]])
     options: dict[str, Any] = {"augment": augment, "decoder": decoder, "steps_per_epoch": 4}
     both = gpuload.mix([(sets["float32x5"], 1), (part, 1)])
-    with load(both, 4, **options, batch_transforms=[RandomChoice(mixing)]) as loader:
+    with load(both, 4, **options, batch_transforms=[RandomMixer(mixing)]) as loader:
         assert [images.shape for _, images, *_ in loader] == [(4, 5, HEIGHT, WIDTH)] * 4
     with pytest.raises(gpuload.ArgumentError, match="mode"):
         load(gpuload.mix([(sets["float32x5"], 1), (sets["uint16x5"], 1)]), augment=augment)

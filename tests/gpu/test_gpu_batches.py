@@ -16,7 +16,7 @@ from damaged import damage
 from gpu_decoders import DECODERS, REFERENCE, Load, delay, deterministic, params, synchronize
 
 import gpuload
-from gpuload.batchwise import CenterHole, CutMix, FieldBatch, MixUp, RandomChoice
+from gpuload.batchwise import CenterHole, CutMix, FieldBatch, MixUp, RandomMixer
 
 BATCHES, WARM_UP = 1_000, 300
 MIB = 1 << 20
@@ -127,7 +127,7 @@ def test_batches_are_in_torchs_memory_once(mixed: Path, load: Load, output: Any)
 
 
 def test_batch_transforms_are_the_same_on_every_device(mixed: Path, load: Load, accelerated: dict[str, Any]) -> None:
-    transforms = [RandomChoice([MixUp(alpha=1.0, num_classes=5), CutMix(num_classes=5)]), CenterHole(16, fill=9.0)]
+    transforms = [RandomMixer([MixUp(alpha=1.0, num_classes=5), CutMix(num_classes=5)]), CenterHole(16, fill=9.0)]
     both = [load(mixed, 8, options, batch_transforms=transforms) for options in (REFERENCE, accelerated)]
     soft = []
     for expected, found in zip(*both, strict=True):

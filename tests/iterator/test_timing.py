@@ -12,7 +12,7 @@ from painted import pack_painted
 
 import gpuload
 from gpuload import Augment
-from gpuload.batchwise import CenterHole, CutMix, MixUp, RandomChoice
+from gpuload.batchwise import CenterHole, CutMix, MixUp, RandomMixer
 from gpuload.machine.ranks import count_threads, find_ranks
 from gpuload.transforms import RandAugment, RandomRotation
 
@@ -66,7 +66,7 @@ def forms_of(values: Any) -> Any:
     return (values.dtype, values.shape[2:]) if hasattr(values, "shape") else type(values)
 
 
-MIXED = {"batch_transforms": [RandomChoice([MixUp(), CutMix()]), CenterHole(4)]}
+MIXED = {"batch_transforms": [RandomMixer([MixUp(), CutMix()]), CenterHole(4)]}
 
 
 @pytest.mark.parametrize(

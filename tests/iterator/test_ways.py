@@ -15,7 +15,7 @@ from painted import pack_painted
 
 import gpuload
 from gpuload import Augment, transforms
-from gpuload.batchwise import CenterHole, CutMix, MixUp, RandomChoice
+from gpuload.batchwise import CenterHole, CutMix, MixUp, RandomMixer
 from gpuload.transforms import Function
 
 STEP = 12  # samples of a global batch, which 1, 2, 3 and 4 ranks divide
@@ -57,7 +57,7 @@ WARPED = gpuload.Augment(
     transforms=[transforms.RandomRotation(20), transforms.RandomPerspective()],
 )
 NOISY = Augment(12, dtype="uint8", transforms=[Function(speckle)])
-MIXED = [RandomChoice([MixUp(1.0), CutMix()], p=[0.3, 0.7]), CenterHole(4)]  # of which each batch mixes its own samples
+MIXED = [RandomMixer([MixUp(1.0), CutMix()], p=[0.3, 0.7]), CenterHole(4)]  # of which each batch mixes its own samples
 MOVES = Augment(
     48, gpuload.RandomResizedCrop((0.4, 1.0)), dtype="uint8", vertical_flip=0.3, transforms=[transforms.RandAugment(2)]
 )
