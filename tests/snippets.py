@@ -21,8 +21,9 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 # At the line above a block: it is not run, for this reason. Programs and commands are still parsed.
 _NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
 _FENCE = re.compile(r"( *)(`{3,})\s*(\w*)")
-RUN = ("python -m gpuload ", "python tools/")  # commands that are run; others are parsed
-_OURS = re.compile(r"python (?:-m gpuload|tools/|examples/)")
+PROGRAMS = ("benchmarks", "examples", "tools")  # folders of programs
+RUN = ("python -m gpuload ", "python tools/", "python benchmarks/")  # commands that are run; others are parsed
+_OURS = re.compile(r"python (?:-m gpuload|(?:benchmarks|examples|tools)/)")
 
 
 class Block(NamedTuple):

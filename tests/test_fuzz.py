@@ -1,4 +1,4 @@
-"""Some inputs for each fuzzed parser, and all that were findings once (tests/corpus); tools/fuzz.py goes on for hours."""
+"""Some inputs for each fuzzed parser, and all that were findings once (tests/corpus); tests/fuzz.py goes on for hours."""
 
 import subprocess
 import sys
@@ -73,6 +73,6 @@ def test_one_byte_outside_of_guarded_memory_ends_the_process(offset: int) -> Non
         "assert ctypes.string_at(at, 10) == b'0123456789'; print('inside', flush=True)\n"
         f"ctypes.string_at(at + {offset}, 1)\n"
     )
-    tools = str(Path(__file__).resolve().parent.parent / "tools")
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": tools})
+    tests = str(Path(__file__).resolve().parent)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": tests})
     assert run.stdout == "inside\n" and run.returncode == -11

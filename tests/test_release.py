@@ -108,7 +108,7 @@ def test_the_files_for_a_host_can_be_parsed() -> None:
     for path in (ROOT / ".github" / "workflows").glob("*.yml"):
         workflow = yaml.safe_load(path.read_text())
         assert workflow["permissions"] == {"contents": "read"} and workflow[True]  # YAML takes `on` for a boolean
-        scripts = re.findall(r"tools/\w+\.\w+", path.read_text())
+        scripts = re.findall(r"(?:benchmarks|tools)/\w+\.\w+", path.read_text())
         assert [script for script in scripts if not (ROOT / script).exists()] == []
 
 

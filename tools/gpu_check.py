@@ -157,7 +157,7 @@ class Plan(NamedTuple):
     def _bench(self) -> list[str]:
         loaders = BENCH_LOADERS[self.device]
         command = self._tool(
-            "tools/bench.py",
+            "benchmarks/bench.py",
             "--loaders",
             *loaders,
             *self._batches(),

@@ -15,8 +15,8 @@
 # noticed.
 #
 # A run that was stopped goes on where it was: build/mutation/results.jsonl keeps what became of each mutant for as long
-# as its module does not change. The summary goes to tools/results/mutation.json; a survivor that changes no behaviour is
-# entered, with the reason, into tools/results/mutation-survivors.md, and no longer counts.
+# as its module does not change. The summary goes to benchmarks/results/mutation.json; a survivor that changes no behaviour is
+# entered, with the reason, into benchmarks/results/mutation-survivors.md, and no longer counts.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

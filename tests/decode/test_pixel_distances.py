@@ -12,7 +12,7 @@ from loaders import load
 import gpuload
 
 ROOT = Path(__file__).parents[2]
-ROWS = json.loads((ROOT / "tools" / "results" / "pixel-differences.json").read_text())["rows"]
+ROWS = json.loads((ROOT / "benchmarks" / "results" / "pixel-differences.json").read_text())["rows"]
 
 
 def largest(column: str, figure: str, reduced: bool) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from images import encode, smooth_image, write_files
-from snippets import ROOT
+from snippets import PROGRAMS, ROOT
 
 from gpuload import cli
 
@@ -29,10 +29,10 @@ def pages_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page_folder(pages_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it for one page, which is the current folder; with the repository's tools and examples."""
+    """A copy of it for one page, which is the current folder; with the repository's programs."""
     folder = tmp_path / "page"
     shutil.copytree(pages_folder, folder)
-    for name in ("tools", "examples"):
+    for name in PROGRAMS:
         (folder / name).symlink_to(ROOT / name)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])

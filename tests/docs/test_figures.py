@@ -15,7 +15,7 @@ from snippets import ROOT
 import gpuload.transforms
 from gpuload import batchwise
 
-RESULTS = ROOT / "tools" / "results"
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 @pytest.mark.parametrize("page", figures.PAGES, ids=lambda page: page.name)

@@ -13,7 +13,7 @@ import gpuload
 MODULES = sorted((ROOT / "gpuload").rglob("*.py"))
 TEXTS = [*PAGES, *sorted((ROOT / "docs" / "lab").glob("*.md")), ROOT / "README.md", ROOT / "gpuload" / "DESIGN.md"]
 # Folders of the repository, and rooms of the package, with which paths in texts begin.
-ROOTS = ("gpuload", "tests", "tools", "examples", "docs")
+ROOTS = ("gpuload", "tests", "tools", "benchmarks", "examples", "docs")
 ROOMS = {path.name for path in (ROOT / "gpuload").iterdir() if path.is_dir()}
 # In backticks, but for what a text says to be of a past commit.
 _WORD = re.compile(r"(?<!`)`([^`\n]+)`(?!`| of [0-9a-f]{7})")

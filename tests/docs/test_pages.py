@@ -2,7 +2,7 @@
 
 The rules: all ```python blocks of a page are run in their order in one namespace, in a folder with photos/ and
 shards/train and shards/val packed from them. Of ```bash blocks, commands that begin with `python -m gpuload` or `python
-tools/` are run, others are parsed. What cannot be run has `<!-- not run: the reason -->` on the line above its block.
+tools/` or `python benchmarks/` are run, others are parsed. What cannot be run has `<!-- not run: the reason -->` on the line above its block.
 """
 
 import gc
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from readme_data import make_fields, make_sources
-from snippets import PAGES, ROOT, blocks, parse_command, run_page
+from snippets import PAGES, PROGRAMS, ROOT, blocks, parse_command, run_page
 
 import gpuload
 from gpuload.packing.verify import verify
@@ -61,14 +61,14 @@ def test_every_block_of_a_page(page: Path, page_folder: Path) -> None:
         assert sorted(path.name for path in Path("split").iterdir() if path.is_dir()) == ["test", "train", "val"]
 
 
-def test_the_commands_in_readmes_sentences_and_in_the_heads_of_tools_and_examples(page_folder: Path) -> None:
+def test_the_commands_in_readmes_sentences_and_in_the_heads_of_programs(page_folder: Path) -> None:
     importlib.import_module("torchvision_anywhere")  # which some examples import
     sentences = re.sub(r"```.*?```", "", README.read_text(), flags=re.S)
     inline, heads = re.findall(r"`((?:python|bash|torchrun|pip) [^`]+)`", sentences), []
-    for script in sorted([*(ROOT / "tools").glob("*.py"), *(ROOT / "examples").glob("*.py")]):
+    for script in sorted(path for folder in PROGRAMS for path in (ROOT / folder).glob("*.py")):
         text = script.read_text()
         if "ArgumentParser" in text and "pytorch_lightning" not in text:  # whose import takes seconds
-            named = rf"^ {{0,4}}((?:torchrun .*|python )(?:tools|examples)/{script.name}.*)$"
+            named = rf"^ {{0,4}}((?:torchrun .*|python ){script.relative_to(ROOT)}.*)$"
             heads += [re.sub(r"\s+# .*", "", line) for line in re.findall(named, text.partition('\n"""\n')[0], re.M)]
     assert inline and len(heads) > 40
     for command in [*inline, *heads]:

@@ -1,4 +1,4 @@
-"""tools/bench.py: the table, the figures in JSON, the picture, and what it says of loaders that cannot run or deliver
+"""benchmarks/bench.py: the table, the figures in JSON, the picture, and what it says of loaders that cannot run or deliver
 something else."""
 
 import io
@@ -23,21 +23,21 @@ import bench
 import prepared
 import pytest
 import torch
-from benchmark import page_cache
-from benchmark.contenders import CONTENDERS, why_not
-from benchmark.course import Course
-from benchmark.examine import Examined, describe, examine, faults
-from benchmark.feature_data import prepare
-from benchmark.features import FEATURES, VARIANTS, names_of, open_dataloader, open_gpuload
-from benchmark.process import ContenderError, ContenderProcess, Round, check_out
-from benchmark.stored import stored_samples
-from benchmark.work import Contender, Work
 from images import encode, photo
 from PIL import Image
 from snippets import ROOT
+from timing import page_cache
+from timing.contenders import CONTENDERS, why_not
+from timing.course import Course
+from timing.examine import Examined, describe, examine, faults
+from timing.feature_data import prepare
+from timing.features import FEATURES, VARIANTS, names_of, open_dataloader, open_gpuload
+from timing.process import ContenderError, ContenderProcess, Round, check_out
+from timing.stored import stored_samples
+from timing.work import Contender, Work
 
 import gpuload
-from tools.remote.processes import served, stats
+from benchmarks.remote.processes import served, stats
 
 SMALL = ["--images", "256", "--batch-size", "16", "--size", "32", "--threads", "2"]
 
@@ -166,7 +166,7 @@ def test_against_a_commit(packed: Path, tmp_path: Path, monkeypatch: pytest.Monk
     before, now = json.loads(figures.read_text())["loaders"]
     assert (before["name"], before["ratio"], now["name"]) == ("gpuload-before", 1, "gpuload") and now["ratio"] > 0
     assert "cold" not in capsys.readouterr().out  # of which nobody has a figure
-    examined, measured = ["-m benchmark.child gpuload-before"] * 2
+    examined, measured = ["-m timing.child gpuload-before"] * 2
     assert (tmp_path / "called").read_text().splitlines() == [examined, measured]
 
 
@@ -197,7 +197,7 @@ def test_lock(packed: Path) -> None:
 def test_steps_that_seem_to_take_less_than_nothing(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As beside other threads. To wait as long as they take would be 71 minutes an image, by an unsigned number."""
     times = iter([1e-5] * 3 + [2e-5] * 3)
-    monkeypatch.setattr("benchmark.lock._rates", lambda work: (next(times), 1.0))
+    monkeypatch.setattr("timing.lock._rates", lambda work: (next(times), 1.0))
     with pytest.raises(SystemExit, match="or other threads are at work in this process"):
         bench.main([str(packed / "train"), "--lock"])
 

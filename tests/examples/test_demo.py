@@ -28,7 +28,8 @@ def test_a_folder_of_images_of_every_kind(tmp_path: Path) -> None:
     write_files(tmp_path / "photos", mixed_photos())
     root = tmp_path / "repository"
     (root / ".venv" / "bin").mkdir(parents=True)
-    (root / "examples").symlink_to(ROOT / "examples")
+    for name in ("benchmarks", "examples"):
+        (root / name).symlink_to(ROOT / name)
     (root / "tools").mkdir()
     for path in (ROOT / "tools").iterdir():
         (root / "tools" / path.name).symlink_to(path)

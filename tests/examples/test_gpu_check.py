@@ -10,7 +10,7 @@ import bench
 import gpu_check
 import pair_check
 import pytest
-from benchmark.contenders import CONTENDERS
+from timing.contenders import CONTENDERS
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -1,4 +1,4 @@
-"""tools/kill_and_count.py: kills of real processes, and what is counted of them."""
+"""benchmarks/kill_and_count.py: kills of real processes, and what is counted of them."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""tools/sequences.py: a few sequences hold, and what is not as documented would be seen."""
+"""benchmarks/sequences.py: a few sequences hold, and what is not as documented would be seen."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""tools/signals.py: a short run is without faults, and faults would be seen."""
+"""benchmarks/signals.py: a short run is without faults, and faults would be seen."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""tools/soak.py: a short run is without faults, and faults would be seen."""
+"""benchmarks/soak.py: a short run is without faults, and faults would be seen."""
 
 import json
 from itertools import count

@@ -37,7 +37,7 @@ def test_golden_results(expected: dict[str, str]) -> None:
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(ROOT / "tools")])
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks"), str(ROOT / "tools")])
     variables = {**os.environ, "PYTHONPATH": paths, **environment}
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables)
 

@@ -4,7 +4,7 @@
 
 Both sides are programs. Their models, losses and optimizers are made here: small ones, so that loaders limit, which
 note the labels of each step. `tests/clients/test_diffs.py` compares these; measured figures go into
-tools/results/clients.json.
+benchmarks/results/clients.json.
 """
 
 import argparse
@@ -33,7 +33,7 @@ figures = importlib.import_module("documentation.figures")
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "coming-from.md"
-RECORD = ROOT / "tools" / "results" / "clients.json"
+RECORD = ROOT / "benchmarks" / "results" / "clients.json"
 SIDES = ("before", "after")
 MEASURED = 160
 BATCH = 16
@@ -413,7 +413,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--write",
         action="store_true",
-        help="write tools/results/clients.json and the table of the page",
+        help="write benchmarks/results/clients.json and the table of the page",
     )
     options = parser.parse_args(arguments)
     if options.run:

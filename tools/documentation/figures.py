@@ -1,4 +1,4 @@
-"""Writes the measured figures of README and of pages in docs, from the records in tools/results.
+"""Writes the measured figures of README and of pages in docs, from the records in benchmarks/results.
 
     python tools/documentation/figures.py           # prints what would change
     python tools/documentation/figures.py --write
@@ -17,13 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from counting.report import HEADS, rows
 
 ROOT = Path(__file__).parents[2]
 
-RESULTS = ROOT / "tools" / "results"
+RESULTS = ROOT / "benchmarks" / "results"
 PAGES = (
     ROOT / "README.md",
     *(
@@ -211,7 +211,7 @@ def packing() -> str:
     return table(["packing 16,384 JPEGs of 112 kB", "images/s"], rows)
 
 
-# The features of `tools/bench.py --with` in each table, and the record that holds them.
+# The features of `benchmarks/bench.py --with` in each table, and the record that holds them.
 _FUNCTIONS = ("function", "function-processes", "function-before")
 _WARPS = ("rotation-nearest", "rotation", "affine", "perspective", "warps")
 _TEXTS = ("captions", "tokens")

@@ -17,8 +17,8 @@ from mutation.forked import import_outside, in_fork, run_tests
 from mutation.operators import Mutant, find_mutants
 from mutation.reach import ROOT, Reach
 
-RESULTS = ROOT / "tools/results/mutation.json"
-REASONS = ROOT / "tools/results/mutation-survivors.md"
+RESULTS = ROOT / "benchmarks/results/mutation.json"
+REASONS = ROOT / "benchmarks/results/mutation-survivors.md"
 
 
 class Session:

@@ -34,7 +34,10 @@ def import_outside(tree: Path) -> None:
     """
     sys.path[:0] = [
         str(tree),
-        *(str(tree / folder) for folder in ("examples", "tools", "tests")),
+        *(
+            str(tree / folder)
+            for folder in ("benchmarks", "examples", "tools", "tests")
+        ),
     ]
     os.environ |= {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

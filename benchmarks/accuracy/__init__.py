@@ -1,0 +1,1 @@
+"""Whether a model trains as well with one loader as with another: `compare_accuracy.py`."""

@@ -1,0 +1,1 @@
+"""Fuzzing of everything that reads bytes of a data set; `tests/fuzz.py` is its command line."""

@@ -1,1 +1,0 @@
-"""Fuzzing of everything that reads bytes of a data set; `tools/fuzz.py` is its command line."""
