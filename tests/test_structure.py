@@ -24,6 +24,7 @@ COMMON = [
     "counted",
     "checks",
     "types",
+    "lists",
     "machine",
     "store",
     "draws",

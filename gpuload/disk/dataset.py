@@ -49,6 +49,7 @@ from gpuload.errors import (
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import numbers_of
+from gpuload.lists import bounds_of, owners_of, places_of
 from gpuload.machine.untrusted import NotRegularError
 from gpuload.pictures import MAX_PIXELS
 from gpuload.store import FolderStore, Store
@@ -191,7 +192,7 @@ class Dataset:
             times or [0] * len(shards), np.int64
         )  # of modification, in ns; 0: unknown
         self.shard_sizes: I64 = np.array([shard.samples for shard in shards], np.int64)
-        self.first_samples: I64 = np.concatenate([[0], np.cumsum(self.shard_sizes)])
+        self.first_samples = bounds_of(self.shard_sizes)
         if exclude is not None and len(excluded := _find_excluded(self, exclude)):
             self._select(np.setdiff1d(np.arange(len(self)), excluded))
             if not len(self):
@@ -647,11 +648,8 @@ class Dataset:
         grid = Grid(sides, overlap)
         images = self.image_sizes(stored, "tiles")
         counts = grid.counts(images).prod(axis=1)
-        rows = np.repeat(np.arange(len(counts)), counts)
-        numbers = np.arange(counts.sum()) - np.repeat(
-            np.cumsum(counts) - counts, counts
-        )
-        return self._part(stored[rows], Tiles(grid, numbers.astype(np.int32)))
+        numbers = places_of(counts).astype(np.int32)
+        return self._part(stored[owners_of(counts)], Tiles(grid, numbers))
 
 
 def stored_sample(dataset: Dataset, number: int) -> StoredSample:

@@ -17,6 +17,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.kind import FAULTS, LARGEST, Origin, Parsed, read_each
 from gpuload.fields.motion import Crops, Motion, Placement, place_boxes
 from gpuload.fields.rows import Each, Rows, flat, joined_lists, lengths_of, split_rows
+from gpuload.lists import owners_of, spread, starts_of
 from gpuload.machine.untrusted import parse_json
 from gpuload.pictures import draw_mask
 from gpuload.types import F64, I64, U8, Array, Bools, ClassNames, HeightWidth
@@ -78,9 +79,8 @@ class BoundInstances(BoundBoxes):
         if not self.spec.masks:
             return targets
         stored = lengths_of(rows.columns[self.name])
-        numbers = seen.numbers - np.repeat(
-            np.cumsum(stored) - stored, counts
-        )  # in their image
+        # In their image.
+        numbers = seen.numbers - np.repeat(starts_of(stored), counts)
         sources = rows.sizes
         parts = motion.crops.covered(motion.size, sources)
         texts = rows.columns[self._masks].to_pylist()
@@ -503,10 +503,7 @@ class _Edges(NamedTuple):
         total = int(counts.sum())
         if total > _MOST_CROSSED:
             raise ValueError(f"the edges of a polygon cross {total:,} columns")
-        numbers = np.repeat(np.arange(len(counts)), counts)
-        before = np.repeat(np.cumsum(counts) - counts, counts)
-        columns = first[numbers] + np.arange(total) - before
-        return numbers, columns
+        return owners_of(counts), spread(first, counts)
 
     def rows_at(self, columns: I64, height: int) -> I64:
         """int64 (n,): the row at which each edge crosses its column, 0..height."""

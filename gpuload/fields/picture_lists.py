@@ -40,8 +40,8 @@ from gpuload.fields.rows import (
     lengths_of,
     numbers_of,
     rows_of,
-    spread,
 )
+from gpuload.lists import bounds_of, places_of
 from gpuload.types import I64, Bools, ClassNames
 
 More = Literal["error", "first", "even"]
@@ -79,8 +79,9 @@ class PackedPictures(NamedTuple):
 
     def split(self) -> list[Any]:
         """The pictures (n, C, height, width) of each of the N samples."""
-        ends = np.cumsum([0, *self.counts.tolist()]).tolist()
-        return [self.pixels[start:end] for start, end in pairwise(ends)]
+        counts = np.array(self.counts.tolist(), np.int64)
+        bounds = pairwise(bounds_of(counts).tolist())
+        return [self.pixels[start:end] for start, end in bounds]
 
 
 class PaddedPictures(NamedTuple):
@@ -214,10 +215,10 @@ class Pictures(FieldSpec):
             int64 (N,), how many of each are taken; and int64 (their sum,), the numbers of these.
         """
         if self.count is None:
-            return counts, spread(np.zeros_like(counts), counts)
+            return counts, places_of(counts)
         is_repeated = (self.fewer == "repeat") & (counts > 0)
         taken = np.where(is_repeated, self.count, np.minimum(counts, self.count))
-        positions = spread(np.zeros_like(taken), taken)
+        positions = places_of(taken)
         had = np.repeat(counts, taken)
         if self.more == "even":
             middles = (2 * positions + 1) * had // (2 * self.count)

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from gpuload.fields.field import Field
 from gpuload.fields.motion import Motion
+from gpuload.lists import bounds_of, owners_of, places_of, spread, starts_of
 from gpuload.store.url import URL
 from gpuload.types import I64, U64, Array, ClassNames
 
@@ -52,24 +53,24 @@ class Ragged(Generic[T]):
     @property
     def samples(self) -> I64:
         """int64 (sum(counts),): the sample of each row."""
-        return np.repeat(np.arange(len(self.counts)), self.counts)
+        return owners_of(self.counts)
 
     @property
     def positions(self) -> I64:
         """int64 (sum(counts),): the number of each row among those of its sample."""
-        return spread(np.zeros_like(self.counts), self.counts)
+        return places_of(self.counts)
 
     def rows_of(self, samples: I64) -> I64:
         """The rows of these samples, in this order."""
-        starts = self.ends - self.counts
+        starts = starts_of(self.counts)
         return spread(starts[samples], self.counts[samples])
 
     def take(self, samples: I64 | slice) -> "Ragged[T]":
         """That of these samples, in this order; a slice copies nothing."""
         if isinstance(samples, slice):
             first, stop, _ = samples.indices(len(self.counts))
-            ends = np.concatenate([[0], self.ends])
-            rows = slice(int(ends[first]), int(ends[max(first, stop)]))
+            bounds = bounds_of(self.counts)
+            rows = slice(int(bounds[first]), int(bounds[max(first, stop)]))
             return Ragged(self.counts[samples], take(self.content, rows))
         content = take(self.content, self.rows_of(samples))
         return Ragged(self.counts[samples], content)
@@ -81,12 +82,6 @@ class Ragged(Generic[T]):
         joined = Ragged(counts, None)
         rows = [joined.rows_of(of_part) for of_part in samples]
         return Ragged(counts, merge([part.content for part in parts], rows))
-
-
-def spread(starts: I64, counts: I64) -> I64:
-    """int64 (sum(counts),): so many numbers in turn from each start. 5 and 2, 8 and 1 give 5, 6, 8."""
-    first = np.cumsum(counts) - counts
-    return np.repeat(starts - first, counts) + np.arange(int(counts.sum()))
 
 
 class Each(list[Any]):
@@ -198,7 +193,7 @@ def flat(lists: Any) -> npt.NDArray[Any]:
 
 def rows_of(lists: Any) -> I64:
     """int64 (n,): the row of each entry of an Arrow list array. [[5, 6], [], [7]] gives 0, 0, 2."""
-    return np.repeat(np.arange(len(lists)), lengths_of(lists))
+    return owners_of(lengths_of(lists))
 
 
 def rows_of_numbers(lists: Any) -> I64:
@@ -228,8 +223,8 @@ def pad_all(
         *columns: Each the values (sum of counts, …) of all lists, one after another, and what they are padded with.
     """
     width = int(counts.max(initial=0)) if width is None else width
-    rows = np.repeat(np.arange(len(counts)), counts)
-    places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    rows = owners_of(counts)
+    places = places_of(counts)
     fits = places < width
     padded = []
     for values, fill in columns:

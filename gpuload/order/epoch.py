@@ -33,6 +33,7 @@ import numpy as np
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import SAMPLES, SHARDS, make_key, permutation
 from gpuload.fields.rows import numbers_of
+from gpuload.lists import bounds_of, starts_of
 from gpuload.types import I64
 
 
@@ -129,9 +130,7 @@ class Windows:
         self._segments = segments.take(mixed)
         windows = -(-count // window)
         self._bounds: I64 = np.arange(windows + 1) * count // max(windows, 1)
-        self.starts: I64 = np.concatenate([[0], np.cumsum(self._segments.counts)])[
-            self._bounds
-        ]
+        self.starts = bounds_of(self._segments.counts)[self._bounds]
         self._computed: dict[int, tuple[I64, I64 | None]] = {}
 
     def shards(self, window: int) -> I64:
@@ -220,7 +219,7 @@ class EpochOrder:
         sizes = np.asarray(shard_sizes)
         # A subset can leave shards empty; windows would hold fewer samples.
         filled = np.flatnonzero(sizes)
-        segments = Segments(filled, (np.cumsum(sizes) - sizes)[filled], sizes[filled])
+        segments = Segments(filled, starts_of(sizes)[filled], sizes[filled])
         # What lies in a lane is the same in all passes.
         if lanes > 1:
             segments = segments.take(permutation(make_key(seed, SHARDS), len(filled)))

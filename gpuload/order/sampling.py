@@ -33,6 +33,7 @@ from gpuload.disk.dataset import Dataset
 from gpuload.draws import DRAWN, make_key, permutation, uniform
 from gpuload.errors import ArgumentError, some_of
 from gpuload.fields.rows import numbers_of
+from gpuload.lists import bounds_of, places_of
 from gpuload.order.arguments import (
     MOST_DRAWS,
     AnySampling,
@@ -117,7 +118,7 @@ class Sampling:
                 shard_sizes, **options, make_windows=partial(_DrawnWindows, self)
             )
         chosen = self._choose(int(shard_sizes.sum()), seed, epoch)
-        bounds = np.searchsorted(chosen, np.concatenate([[0], np.cumsum(shard_sizes)]))
+        bounds = np.searchsorted(chosen, bounds_of(shard_sizes))
         return EpochOrder(np.diff(bounds), **options, samples=chosen)
 
     def _choose(self, total: int, seed: int, epoch: int) -> I64:
@@ -126,9 +127,9 @@ class Sampling:
         if self.groups is not None:
             by_group = np.lexsort((drawn, self.groups))
             sizes = np.bincount(self.groups)
-            place = np.arange(total) - np.repeat(np.cumsum(sizes) - sizes, sizes)
             each = _divide_draws(self.draws, len(sizes), seed, epoch)
-            return np.sort(by_group[place < each[self.groups[by_group]]])
+            is_drawn = places_of(sizes) < each[self.groups[by_group]]
+            return np.sort(by_group[is_drawn])
         if self.draws >= total:
             return np.arange(total)
         with np.errstate(divide="ignore"):
@@ -203,7 +204,7 @@ class _DrawnWindows(Windows):
         samples = samples[np.argsort(self._numbers[samples], kind="stable")]
         times = self._count_draws(samples, self._units_before(window))
         drawn = np.repeat(samples, times)
-        repeats = np.arange(len(drawn)) - np.repeat(np.cumsum(times) - times, times)
+        repeats = places_of(times)
         mixed = permutation(
             make_key(self._seed, self._epoch, DRAWN, _ORDER, window), len(drawn)
         )

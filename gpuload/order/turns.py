@@ -18,6 +18,7 @@ import numpy as np
 
 from gpuload.draws import MIXTURE, make_key, permutation
 from gpuload.errors import ArgumentError
+from gpuload.lists import owners_of
 from gpuload.order.arguments import Mixture, MixtureSchedule
 from gpuload.types import F64, I64
 
@@ -84,7 +85,7 @@ class ShuffledBlocks:
 
     def _make_block(self, block: int) -> I64:
         """int64 (BLOCK,): the data set that each position of a block draws from."""
-        sources = np.repeat(np.arange(len(self._counts)), self._counts)
+        sources = owners_of(self._counts)
         key = make_key(self._seed, MIXTURE, -1, block)
         mixed: I64 = sources[permutation(key, BLOCK)]
         return mixed

@@ -50,6 +50,7 @@ from gpuload.fields.rows import (
     Rows,
     map_tree,
 )
+from gpuload.lists import bounds_of
 from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
 from gpuload.read.shards import check_first_rows
@@ -445,8 +446,8 @@ def _of_samples(pixels: Any, counts: I64, field: PixelField, make: Arrays) -> An
     """
     spec: Pictures = field.spec
     if isinstance(pixels, list):
-        ends = np.cumsum([0, *counts.tolist()]).tolist()
-        return [pixels[start:end] for start, end in pairwise(ends)]
+        bounds = pairwise(bounds_of(counts).tolist())
+        return [pixels[start:end] for start, end in bounds]
     if spec.count is None:
         return PackedPictures(pixels, make.from_host(counts))
     if spec.fewer != "pad":

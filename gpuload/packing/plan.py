@@ -28,6 +28,7 @@ from gpuload.fields.picture_lists import PicturesKind, any_member
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import kind_of
 from gpuload.formats.modes import common_mode, mode_of
+from gpuload.lists import bounds_of, places_of
 from gpuload.machine.installed import require
 from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.output import Output, write_json
@@ -793,8 +794,7 @@ def _choose_val(labels: I64, share: float, key: int) -> Bools:
     ]
     quota[may_grow[: max(missing, 0)]] += 1
     by_class = np.lexsort((random_bits(make_key(key), np.arange(len(labels))), number))
-    rank_in_class = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    chosen[by_class] = rank_in_class < quota[number[by_class]]
+    chosen[by_class] = places_of(sizes) < quota[number[by_class]]
     return chosen
 
 
@@ -807,7 +807,7 @@ def _cut_shards(spans: I64, maxcount: int, maxsize: int) -> I64:
     """
     # An archive ends with two zero blocks, and its size is a multiple of the record size.
     room = maxsize // RECORD_BYTES * RECORD_BYTES - 2 * BLOCK_BYTES
-    total = np.concatenate([[0], np.cumsum(spans)])
+    total = bounds_of(spans)
     ends = []
     start = 0
     while start < len(spans):

@@ -24,6 +24,7 @@ from torch.nn import functional
 from gpuload.errors import ArgumentError
 from gpuload.fields.images import RGB, Pixels
 from gpuload.fields.rows import take
+from gpuload.lists import starts_of
 from gpuload.transforms.compose import kernel_of
 from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.ops import MAP_ARGS, OF_COLORS, Op
@@ -74,10 +75,8 @@ def normal_noise(
     sigmas.
     """
     total = int(sizes.sum())
-    begins = np.cumsum(sizes) - sizes
-    key, begin, size = on_device(
-        device, np.stack([keys.view(np.int64), begins, sizes]).astype(np.int64)
-    )
+    facts = np.stack([keys.view(np.int64), starts_of(sizes), sizes])
+    key, begin, size = on_device(device, facts.astype(np.int64))
     counters = torch.arange(total, device=device)
     if len(sizes) > 1:  # a single one is broadcast
         key = key.repeat_interleave(size, output_size=total)
@@ -177,13 +176,13 @@ def _erase_at_once(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
     """As `_erase_each`, by one index for each pixel of the regions, one region after another."""
     sizes = regions.box[:, 2].astype(np.int64) * regions.box[:, 3]
     total = int(sizes.sum())
-    begins = np.cumsum(sizes) - sizes
     corners_and_widths = regions.box[:, [0, 1, 3]]
-    facts = np.column_stack([chosen, begins, corners_and_widths]).astype(np.int64)
+    facts = np.column_stack([chosen, starts_of(sizes), corners_and_widths])
     lengths = on_device(batch.device, sizes)
     numbers = torch.arange(len(chosen), device=batch.device)
     region_of = numbers.repeat_interleave(lengths, output_size=total)
-    places = _places_in(on_device(batch.device, facts).index_select(0, region_of))
+    facts_of_regions = on_device(batch.device, facts.astype(np.int64))
+    places = _places_in(facts_of_regions.index_select(0, region_of))
     values = on_device(batch.device, regions.value).index_select(0, region_of)
     if regions.noise.any():
         noise = normal_noise(regions.key, sizes, batch.device)
