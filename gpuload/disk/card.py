@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
-
 from gpuload.disk.commit import open_index
 from gpuload.disk.manifest import CARD_NAME, Manifest
 from gpuload.fields.field import Field
 from gpuload.fields.picture_lists import members_of
 from gpuload.fields.registry import kind_of
+from gpuload.fields.rows import lengths_of
 from gpuload.store.files import write_atomically
 from gpuload.types import ClassNames
 
@@ -168,11 +167,10 @@ def _dimensions(split: Path, manifest: Manifest, field: Field) -> frozenset[int]
     if column not in kind_of(field).columns(field):
         return frozenset()
     index = open_index(split, manifest)
-    counts = (
-        pc.unique(pc.list_value_length(index.shard(number).column(column)))
-        for number in range(len(index))
-    )
-    return frozenset(count for of_shard in counts for count in of_shard.to_pylist())
+    counts = set[int]()
+    for number in range(len(index)):
+        counts.update(lengths_of(index.shard(number).column(column)).tolist())
+    return frozenset(counts)
 
 
 def _yaml(value: Any) -> Iterator[str]:

@@ -46,6 +46,7 @@ from gpuload.errors import (
     StateError,
     some_of,
 )
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import numbers_of
@@ -438,7 +439,7 @@ class Dataset:
         if (
             self.index.parts is not None
         ):  # a view would keep all rows of its shard in memory
-            chunks = (chunk.take(pa.array(np.arange(len(chunk)))) for chunk in chunks)
+            chunks = (chunk.take(array_of(np.arange(len(chunk)))) for chunk in chunks)
         return pa.chunked_array(list(chunks), self.schema.field(name).type)
 
     def shards_of(self, samples: I64 | int) -> I64:
@@ -599,7 +600,7 @@ class Dataset:
         for first, batch in self.all_rows():
             rows = pa.Table.from_batches([batch])
             rows = rows.append_column(
-                "sample number", pa.array(np.arange(first, first + rows.num_rows))
+                "sample number", array_of(np.arange(first, first + rows.num_rows))
             )
             try:
                 numbers.append(
@@ -711,7 +712,7 @@ def _find_keys(
     import pyarrow.compute as pc
 
     try:
-        wanted = pa.array(keys, pa.large_string())
+        wanted = array_of(keys, pa.large_string())
     except (pa.ArrowException, ValueError):
         raise ArgumentError(
             f"Dataset: {shown(list(keys))} is not text. Use keys of the set"
@@ -768,7 +769,7 @@ def _places_of(
     """Some samples of a shard as a quarantine list names them. They may be many, so they are read by columns."""
     image = dataset.manifest.image
     columns = ["key", image.offset_column, image.bytes_column]
-    table = dataset.rows(shard).select(columns).take(pa.array(rows))
+    table = dataset.rows(shard).select(columns).take(array_of(rows))
     name = dataset.shard_paths[shard].name
     places = zip(*(column.to_pylist() for column in table.columns), strict=True)
     for key, offset, size in places:

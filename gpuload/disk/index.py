@@ -20,6 +20,7 @@ import pyarrow as pa
 from gpuload.counted import counted
 from gpuload.disk.record_batches import find_record_batches, is_compressed
 from gpuload.errors import FormatError, some_of
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import Field
 from gpuload.fields.images import POINTS
 from gpuload.fields.registry import index_schema, kind_of
@@ -102,7 +103,7 @@ def write_index(
     def write(rows: pa.RecordBatch) -> None:
         if points and POINTS not in rows.schema.names:
             rows = rows.append_column(
-                POINTS_COLUMN, pa.array([b""] * len(rows), POINTS_COLUMN.type)
+                POINTS_COLUMN, array_of([b""] * len(rows), POINTS_COLUMN.type)
             )
         writer.write_batch(rows)
 

@@ -20,6 +20,7 @@ from gpuload.checks import (
 )
 from gpuload.draws import CAPTION, random_bits, uniform
 from gpuload.errors import ArgumentError, DecodeError
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, FieldSpec, Kind, Origin, Parsed, read_each
 from gpuload.fields.rows import BoundField, Rows
@@ -205,7 +206,7 @@ class CaptionKind(Kind):
     ) -> Parsed:
         texts = read_each(where, name, values, self._text, self.expected)
         member = self.members[0] if name == self.name else f"{name}.{self.members[0]}"
-        return Field(name, self.name, member), [pa.array(texts, pa.large_string())]
+        return Field(name, self.name, member), [array_of(texts, pa.large_string())]
 
     def _text(self, value: Any) -> str:
         if value is None or isinstance(value, list):

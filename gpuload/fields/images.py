@@ -13,6 +13,7 @@ from PIL import Image
 
 from gpuload.checks import Rule, as_text, member, settings, whole
 from gpuload.errors import DecodeError
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import Field
 from gpuload.fields.kind import (
     NAME,
@@ -341,7 +342,7 @@ class MaskKind(Kind):
         detail: str,
     ) -> Parsed:
         return Field(name, self.name, f"{name}.png"), [
-            pa.array(values, pa.large_string())
+            array_of(values, pa.large_string())
         ]
 
     def store(

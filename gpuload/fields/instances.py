@@ -12,6 +12,7 @@ from PIL import Image
 
 from gpuload.checks import shown
 from gpuload.errors import DecodeError
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.boxes import BoundBoxes, Boxes, BoxesKind, Instances, areas_of
 from gpuload.fields.field import Field
 from gpuload.fields.kind import FAULTS, LARGEST, Origin, Parsed, read_each
@@ -154,7 +155,7 @@ class InstancesKind(BoxesKind):
             *columns,
             joined_lists(areas),
             joined_lists(crowds),
-            pa.array(masks, pa.large_string()),
+            array_of(masks, pa.large_string()),
         ]
 
     def move(

@@ -19,6 +19,7 @@ from PIL import Image
 
 from gpuload.checks import shown, text
 from gpuload.errors import SourceError, some_of
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import Field
 from gpuload.fields.motion import Placement
 from gpuload.fields.rows import (
@@ -401,7 +402,7 @@ class Kind:
         """
         stored = self.load(field, content)
         for name, kind in self.columns(field).items():
-            if not pa.array([stored[name]], kind).equals(pa.array([row[name]], kind)):
+            if not array_of([stored[name]], kind).equals(array_of([row[name]], kind)):
                 return f"is {str(stored[name])[:60]!r}, the index says {str(row[name])[:60]!r}"
         return ""
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from gpuload.checks import COUNT, FLAG, optional, settings, whole
 from gpuload.counted import counted
 from gpuload.errors import ArgumentError, DecodeError
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import LABEL, Field
 from gpuload.fields.kind import (
     NAME,
@@ -288,7 +289,7 @@ class ClassKind(Kind):
             detail: Unused.
         """
         numbers, names = number_classes(where, LABEL.name, values, classes)
-        return Field(LABEL.name, LABEL.kind, LABEL.member, names), [pa.array(numbers)]
+        return Field(LABEL.name, LABEL.kind, LABEL.member, names), [array_of(numbers)]
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
         return {field.name: int(content.decode())}
@@ -406,7 +407,7 @@ class ArrayKind(Kind):
         detail: str,
     ) -> Parsed:
         return Field(name, self.name, f"{name}.npy", dtype=detail), [
-            pa.array(values, pa.large_string())
+            array_of(values, pa.large_string())
         ]
 
     def store(self, field: Field, value: Any, placement: Placement) -> StoredMember:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from gpuload.checks import Rule, member, number, optional, settings, text, whole
 from gpuload.errors import ArgumentError, some_of
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import Field
 from gpuload.fields.images import (
     IMAGE_KIND,
@@ -324,7 +325,7 @@ class PicturesKind(Kind):
         detail: str,
     ) -> Parsed:
         field = Field(name, self.name, any_member(name, "png"))
-        return field, [pa.array(values, self.listed_as)]
+        return field, [array_of(values, self.listed_as)]
 
     def store(self, field: Field, value: Any, placement: Placement) -> StoredMember:
         raise NotImplementedError("gpuload.packing.image stores pictures")

@@ -11,6 +11,7 @@ import pyarrow as pa
 from PIL import Image
 
 from gpuload.errors import ArgumentError
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import Field
 from gpuload.fields.images import (
     IMAGE_KIND,
@@ -112,7 +113,7 @@ class PictureKind(Kind):
         classes: ClassNames,
         detail: str,
     ) -> Parsed:
-        return Field(name, self.name, "png"), [pa.array(values, pa.large_string())]
+        return Field(name, self.name, "png"), [array_of(values, pa.large_string())]
 
     def store(self, field: Field, value: Any, placement: Placement) -> StoredMember:
         raise NotImplementedError("gpuload.packing.image stores pictures")

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import Field
 from gpuload.fields.motion import Motion
 from gpuload.lists import bounds_of, owners_of, places_of, spread, starts_of
@@ -127,7 +128,7 @@ def _take(values: Any, rows: Any) -> Any:
     if getattr(values, "ndim", 0) or (isinstance(rows, slice) and _has_rows(values)):
         return values[rows]
     if isinstance(values, pa.Array):
-        return values.take(pa.array(rows))
+        return values.take(array_of(rows))
     if isinstance(values, list):
         return type(values)(values[row] for row in rows.tolist())
     return values.take(rows) if _has_rows(values) else values
@@ -147,7 +148,7 @@ def _merge(parts: Sequence[Any], rows: Sequence[I64]) -> Any:
             merged[places] = part
         return merged
     if isinstance(first, pa.Array):
-        return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(rows))))
+        return pa.concat_arrays(parts).take(array_of(np.argsort(np.concatenate(rows))))
     if _has_rows(first):
         values = dict(
             zip(
@@ -253,10 +254,10 @@ def joined_lists(rows: Sequence[Array], size: int = 0) -> pa.ListArray:
     """
     values = np.concatenate(rows)
     ends = np.cumsum([0, *map(len, rows)])
-    offsets = pa.array(ends.astype(np.int32))
+    offsets = array_of(ends.astype(np.int32))
     if not size:
-        return pa.ListArray.from_arrays(offsets, pa.array(values))
-    numbers = pa.array(values.reshape(-1).astype(np.float32))
+        return pa.ListArray.from_arrays(offsets, array_of(values))
+    numbers = array_of(values.reshape(-1).astype(np.float32))
     return pa.ListArray.from_arrays(
         offsets, pa.FixedSizeListArray.from_arrays(numbers, size)
     )

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from gpuload.checks import FLAG, either, settings, several, shown
 from gpuload.errors import ArgumentError, SourceError
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import Field
 from gpuload.fields.kind import (
     NAME,
@@ -212,7 +213,7 @@ def _parsed_numbers(
         SourceError: two samples differ in how many numbers they have.
     """
     size = _common_size(where, name, values, arrays)
-    numbers = pa.array(np.stack(arrays).reshape(-1))
+    numbers = array_of(np.stack(arrays).reshape(-1))
     field = Field(name, kind, f"{name}.json", size=size)
     return field, [
         pa.FixedSizeListArray.from_arrays(numbers, size) if size else numbers

@@ -81,4 +81,11 @@ def plugins(group: str, built_in: Mapping[str, str] = {}) -> dict[str, Plugin]:
 
 @cache
 def _installed(group: str) -> tuple[EntryPoint, ...]:
-    return tuple(sorted(entry_points(group=group), key=lambda entry: entry.name))
+    of_group = _all_installed().select(group=group)
+    return tuple(sorted(of_group, key=lambda entry: entry.name))
+
+
+@cache
+def _all_installed() -> Any:
+    """The entry points of all packages, whose metadata take 10 ms to read for each hundred packages."""
+    return entry_points()

@@ -59,6 +59,7 @@ from gpuload.errors import (
     ShardError,
     SourceError,
 )
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import IMAGE, LABEL, Field
 from gpuload.fields.images import POINTS, is_raw, picture_columns
 from gpuload.fields.picture_lists import PicturesKind, list_columns
@@ -775,14 +776,14 @@ def add_points(
                 names = list_columns(field.name)
                 lists = [rows.column(name) for name in names[:4]]
                 numbers = (flat(column).tolist() for column in lists)
-                points = pa.array(pool.map(find, *numbers), POINTS_COLUMN.type)
+                points = array_of(list(pool.map(find, *numbers)), POINTS_COLUMN.type)
                 ends = np.cumsum([0, *lengths_of(lists[0])])
-                return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), points)
+                return pa.ListArray.from_arrays(array_of(ends, pa.int32()), points)
 
             def find_all(field: Field, width: str, height: str) -> pa.Array:
                 names = field.offset_column, field.bytes_column, width, height
                 columns = (rows.column(name).to_pylist() for name in names)
-                return pa.array(pool.map(find, *columns), POINTS_COLUMN.type)
+                return array_of(list(pool.map(find, *columns)), POINTS_COLUMN.type)
 
             points = find_all(image, "width", "height")
             of_pictures = {

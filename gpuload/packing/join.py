@@ -24,8 +24,10 @@ from gpuload.disk.index import index_digests
 from gpuload.disk.joined import joined_schema
 from gpuload.disk.manifest import FILE_NAME, JOINED_NAME, JoinedFile, Manifest
 from gpuload.errors import ArgumentError, SourceError, some_of
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import LABEL, Field
 from gpuload.fields.registry import kind_of
+from gpuload.fields.rows import numbers_of
 from gpuload.packing.output import cannot_write
 from gpuload.sources.columns import Features
 from gpuload.sources.files import readable
@@ -186,7 +188,7 @@ class _JoinedTable:
                 f"{path}: its columns are {some_of(columns, 8)}; which one holds the keys? Give --column key=NAME"
             )
         self._key = roles.get(_KEY_ROLE) or usual[0]
-        self.keys: pa.Array = pa.array([], pa.large_string())
+        self.keys: pa.Array = array_of([], pa.large_string())
         label = roles.get(LABEL.name)
         companions = {f"{name}{_CLASSES_OF}" for name in columns}
         self._columns = {
@@ -222,7 +224,7 @@ class _JoinedTable:
             keys.append(pc.cast(batch.column(self._key), pa.large_string()))
             for column in columns:
                 column.add(batch)
-        self.keys = pa.concat_arrays([*keys, pa.array([], pa.large_string())])
+        self.keys = pa.concat_arrays([*keys, array_of([], pa.large_string())])
         keys.clear()
         pa.default_memory_pool().release_unused()
         if self.keys.null_count:
@@ -309,8 +311,8 @@ def _count_distinct(table: _JoinedTable, duplicates: Duplicates) -> int:
     distinct = len(encoded.dictionary)
     repeated = len(table.keys) - distinct
     if repeated and duplicates == "fail":
-        counts = np.bincount(encoded.indices.to_numpy(), minlength=distinct)
-        places = pa.array(np.flatnonzero(counts > 1)[:3])
+        counts = np.bincount(numbers_of(encoded.indices), minlength=distinct)
+        places = array_of(np.flatnonzero(counts > 1)[:3])
         names = encoded.dictionary.take(places).to_pylist()
         raise SourceError(
             f"{table.path}: {repeated:,} rows repeat a key, such as {some_of(names)}. Correct it, or give --duplicates "
@@ -333,7 +335,7 @@ def _looked_up(dataset: Dataset, keys: pa.Array) -> I64:
     name = "source" if matches["source"] > matches["key"] else "key"
     chunks = [index.shard(number).column(name) for number in range(len(index))]
     places = pc.index_in(pa.chunked_array(chunks, pa.large_string()), keys)
-    return pc.fill_null(places, -1).to_numpy().astype(np.int64)
+    return numbers_of(pc.fill_null(places, -1)).astype(np.int64)
 
 
 class _Column:
@@ -405,9 +407,9 @@ class _Column:
                 self._parts[name] = [pa.concat_arrays(self._parts[name])]
             (array,) = self._parts[name]
             if (rows < 0).any():
-                array = pa.concat_arrays([array, pa.array([self._empty(kind)], kind)])
+                array = pa.concat_arrays([array, array_of([self._empty(kind)], kind)])
             columns.append(
-                array.take(pa.array(np.where(rows < 0, len(array) - 1, rows)))
+                array.take(array_of(np.where(rows < 0, len(array) - 1, rows)))
             )
         return columns
 
@@ -449,7 +451,7 @@ class _Numbers(_Column):
                 f"column {self.column_name!r} has {self.size} numbers in its first row, and not in all. Give each as "
                 "many"
             )
-        numbers = flat.to_numpy(zero_copy_only=False).astype(self._dtype)
+        numbers: Any = numbers_of(flat).astype(self._dtype)
         if self._dtype.kind == "f" and not np.isfinite(numbers).all():
             raise SourceError(
                 f"column {self.column_name!r} has numbers that are not finite"
@@ -474,7 +476,7 @@ class _Numbers(_Column):
         taken = taken.reshape(-1, max(1, self.size))
         if (rows < 0).any():
             taken[rows < 0] = self._none()
-        flat = pa.array(taken.reshape(-1))
+        flat = array_of(taken.reshape(-1))
         if not self.size:
             return [flat]
         return [pa.FixedSizeListArray.from_arrays(flat, self.size)]
@@ -512,7 +514,7 @@ class _Classes(_Column):
         array = pa.concat_arrays(self._parts[self.name])
         flat = array if self.kind == "class" else array.flatten()
         names = sorted(pc.unique(flat).to_pylist())
-        numbers = pc.index_in(flat, pa.array(names, pa.large_string())).cast(pa.int64())
+        numbers = pc.index_in(flat, array_of(names, pa.large_string())).cast(pa.int64())
         if self.kind != "class":
             numbers = pa.ListArray.from_arrays(array.offsets, numbers)
         self.classes = tuple(names)
@@ -540,8 +542,8 @@ class _Boxes(_Column):
             )
         numbers = batch.column(classes_name).cast(self.types()[classes])
         if not numbers.offsets.equals(corners.offsets):
-            counts = [np.diff(array.offsets.to_numpy()) for array in (numbers, corners)]
-            if not np.array_equal(*counts):
+            class_counts = np.diff(numbers_of(numbers.offsets))
+            if not np.array_equal(class_counts, np.diff(numbers_of(corners.offsets))):
                 raise SourceError(
                     f"columns {self.column_name!r} and {classes_name!r} differ in how many boxes they have"
                 )
@@ -555,7 +557,7 @@ class _Documents(_Column):
         self, values: pa.Array, batch: pa.RecordBatch
     ) -> Mapping[str, pa.Array]:
         texts = [json.dumps(value, ensure_ascii=False) for value in values.to_pylist()]
-        return {self.name: pa.array(texts, pa.large_string())}
+        return {self.name: array_of(texts, pa.large_string())}
 
 
 def _column_of(

@@ -19,6 +19,7 @@ from gpuload.disk.card import is_unedited, write_card
 from gpuload.disk.commit import NEXT_NAME, commit, settle, sync
 from gpuload.disk.manifest import CARD_NAME, ROOT_FILES, write_timm_info
 from gpuload.errors import OutputError, some_of
+from gpuload.fields.rows import numbers_of
 from gpuload.packing.options import PackOptions
 from gpuload.packing.own_files import (
     DESCRIPTIONS,
@@ -447,7 +448,7 @@ def describe(
                     write(batch)
                     for name, most in largest.items():
                         largest[name] = int(
-                            batch.column(columns[name]).to_numpy().max(initial=most)
+                            numbers_of(batch.column(columns[name])).max(initial=most)
                         )
             sync(temporary)
         manifest = replace(manifest, **largest, **index_file.index_digests(path))

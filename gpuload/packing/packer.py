@@ -195,8 +195,6 @@ def pack(
         conversion=options.conversion,
     )
     check_packages(options)
-    with sigint_deferred():  # Arrow imports dateutil to infer its first type, and swallows a Ctrl-C during that
-        pa.array([None])
     with progress_bar("packing", "images", progress) as bar, ExitStack() as stack:
 
         def show(now: PackProgress) -> None:

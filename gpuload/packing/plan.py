@@ -22,11 +22,13 @@ from gpuload.disk import manifest as manifest_file
 from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES
 from gpuload.draws import MEASURE, SHUFFLE, SPLIT, make_key, permutation, random_bits
 from gpuload.errors import ArgumentError, DecodeError, OutputError, SourceError, some_of
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.images import POINTS, Pixels, is_raw
 from gpuload.fields.picture_lists import PicturesKind, any_member
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import kind_of
+from gpuload.fields.rows import numbers_of
 from gpuload.formats.modes import common_mode, mode_of
 from gpuload.lists import bounds_of, places_of
 from gpuload.machine.installed import require
@@ -271,7 +273,7 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
         rejected=[*listing.rejected, *dropped],
         splits=planned,
         samples=len(listing),
-        bytes=int(np.sum(listing.samples.column(BYTES).to_numpy())),
+        bytes=int(np.sum(numbers_of(listing.samples.column(BYTES)))),
         first_row=max(map(_count_listed, base.values()), default=0),
         own_splits=listing.splits is not None,
         image=listing.image,
@@ -336,8 +338,8 @@ def _dropped(listing: Listing, firsts: I64, skipped: Bools) -> list[Rejection]:
     """The duplicates that are skipped, each with the name of the first sample with its image."""
     rows = np.flatnonzero(skipped)
     names = listing.samples.column(NAME)
-    dropped_names = names.take(rows).to_pylist()
-    first_names = names.take(firsts[rows]).to_pylist()
+    dropped_names = names.take(array_of(rows)).to_pylist()
+    first_names = names.take(array_of(firsts[rows])).to_pylist()
     return [
         Rejection(name, f"has the same bytes as {first!r}", True)
         for name, first in zip(dropped_names, first_names, strict=True)
@@ -390,7 +392,7 @@ def _with_mode(source: Source, listing: Listing, field: Field) -> Field:
 def _modes_of_some(source: Source, listing: Listing, field: Field) -> list[str]:
     """The modes of a few pictures; those that cannot be read are rejected later, with their reasons."""
     rows = np.unique(np.linspace(0, len(listing) - 1, _LOOKED_AT).astype(np.int64))
-    places = listing.samples.column(field.name).take(rows).to_pylist()
+    places = listing.samples.column(field.name).take(array_of(rows)).to_pylist()
     if field.kind == PicturesKind.name:
         places = [place for of_sample in places for place in of_sample[:_LOOKED_AT]]
     source.expect(places)
@@ -483,16 +485,17 @@ def _find_firsts(source: Source, options: PackOptions, listing: Listing) -> I64:
 def _possible_duplicates(listing: Listing) -> list[pa.RecordBatch]:
     """The images whose size another one has, too, in batches of rows and addresses."""
     _, number, counts = np.unique(
-        listing.samples.column(BYTES).to_numpy(),
+        numbers_of(listing.samples.column(BYTES)),
         return_inverse=True,
         return_counts=True,
     )
-    rows = pa.array(np.flatnonzero(counts[number] > 1))
+    rows = array_of(np.flatnonzero(counts[number] > 1))
     columns = {"row": rows, "address": addresses(listing.samples).take(rows)}
     images = pa.table(columns).combine_chunks()
     # A slice is pickled with the whole of its table, what is taken from it is not.
     return [
-        batch.take(np.arange(len(batch))) for batch in images.to_batches(_BATCH_ROWS)
+        batch.take(array_of(np.arange(len(batch))))
+        for batch in images.to_batches(_BATCH_ROWS)
     ]
 
 
@@ -640,10 +643,10 @@ def _merge_classes(
     values = pa.concat_arrays(samples.column(column).chunks)
     if pa.types.is_list(values.type):
         renumbered = pa.ListArray.from_arrays(
-            values.offsets, pa.array(mapping[values.values.to_numpy()])
+            values.offsets, array_of(mapping[numbers_of(values.values)])
         )
     else:
-        renumbered = pa.array(mapping[values.to_numpy()])
+        renumbered = array_of(mapping[numbers_of(values)])
     position = samples.column_names.index(column)
     return merged, samples.set_column(
         position, samples.schema.field(position), renumbered
@@ -731,7 +734,7 @@ def _sample_spans(listing: Listing) -> I64:
 
     Exact for classes and texts; other fields are small compared with an image and are estimated.
     """
-    images: I64 = listing.samples.column(BYTES).to_numpy()
+    images: I64 = numbers_of(listing.samples.column(BYTES))
     members = [
         images,
         *(
@@ -740,7 +743,7 @@ def _sample_spans(listing: Listing) -> I64:
         ),
     ]
     if BESIDE in listing.samples.column_names:
-        members.append(listing.samples.column(BESIDE).to_numpy())
+        members.append(numbers_of(listing.samples.column(BESIDE)))
     sizes = np.array(members, np.int64)
     spans: I64 = np.sum(BLOCK_BYTES + -(-sizes // BLOCK_BYTES) * BLOCK_BYTES, axis=0)
     return spans
@@ -756,7 +759,7 @@ def _draw_splits(
     """
     count = len(listing)
     labels = (
-        listing.samples.column("label").to_numpy()
+        numbers_of(listing.samples.column("label"))
         if "label" in listing.samples.column_names
         else None
     )
@@ -844,8 +847,8 @@ def write_plan(scratch: Path, split: SplitPlan, samples: pa.Table) -> None:
     ):
         start = 0
         for end in split.ends.tolist():
-            rows = pa.array(split.rows[start:end])
-            measured = pa.array(split.measured[start:end])
+            rows = array_of(split.rows[start:end])
+            measured = array_of(split.measured[start:end])
             flat = [
                 column.chunk(0)
                 for column in samples.take(rows).combine_chunks().columns

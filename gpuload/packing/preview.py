@@ -16,6 +16,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.picture_lists import PicturesKind
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import draw_fields, kind_of
+from gpuload.fields.rows import numbers_of
 from gpuload.formats import Conversion, Raster, converted, open_file
 from gpuload.headers import jpeg, npy
 from gpuload.packing.options import PackOptions
@@ -97,7 +98,7 @@ def _counts(listing: Listing) -> dict[str, list[tuple[int, str, int]]]:
             continue
         values = pa.chunked_array(listing.samples.column(column)).combine_chunks()
         flat = values.flatten() if pa.types.is_list(values.type) else values
-        numbers = Counter(flat.to_numpy(zero_copy_only=False).tolist())
+        numbers = Counter(numbers_of(flat).tolist())
         names: ClassNames = kind_of(field).class_names(field, listing.classes)
         classes = range(len(names)) if names else sorted(numbers)
         counts[field.name] = [

@@ -22,6 +22,7 @@ from gpuload.disk.index import POINTS_COLUMN
 from gpuload.disk.manifest import dali_index_path, dali_index_text
 from gpuload.disk.tar import Member, TarWriter
 from gpuload.errors import DecodeError
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.images import POINTS, MaskKind, Pixels, is_raw, picture_columns
 from gpuload.fields.kind import StoredMember
@@ -580,9 +581,11 @@ class _Packing:
         schema = index_schema(self.fields)
         if any(row[POINTS] for row in self.rows):
             schema = schema.append(POINTS_COLUMN)
-        batch = pa.record_batch(
-            [[row[name] for row in self.rows] for name in schema.names], schema=schema
-        )
+        columns = [
+            array_of([row[column.name] for row in self.rows], column.type)
+            for column in schema
+        ]
+        batch = pa.record_batch(columns, schema=schema)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)

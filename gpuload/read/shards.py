@@ -16,6 +16,7 @@ import pyarrow as pa
 from gpuload.disk.dataset import Dataset, wrong_size
 from gpuload.disk.tar import BLOCK_BYTES
 from gpuload.errors import ShardError
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import Field
 from gpuload.fields.images import (
     POINTS,
@@ -334,7 +335,7 @@ class Window:
         return (
             values[rows]
             if isinstance(values, np.ndarray)
-            else values.take(pa.array(rows))
+            else values.take(array_of(rows))
         )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuload.disk.dataset import Dataset
 from gpuload.fields.registry import kind_of
-from gpuload.fields.rows import flat, rows_of
+from gpuload.fields.rows import flat, numbers_of, rows_of
 from gpuload.loader.pipeline import Report
 from gpuload.report.pixels import choose, look_at, shares, side_for
 from gpuload.report.samples import ReportSplit, describe
@@ -52,7 +52,7 @@ class Classes:
             values = flat(column)
             numbers = numbers[rows_of(column)]
         else:
-            values = column.fill_null(-1).to_numpy(zero_copy_only=False)
+            values = numbers_of(column.fill_null(-1))
         order = np.argsort(values)
         classes, starts = np.unique(values[order], return_index=True)
         for number, samples in zip(

@@ -8,8 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from gpuload.errors import SourceError, some_of
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
+from gpuload.fields.rows import numbers_of
 from gpuload.sources.files import decode_text, read_file, readable
 from gpuload.sources.listing import Listing
 from gpuload.types import I64, ClassNames
@@ -90,15 +92,15 @@ def _numbers(
 
 def _flat(values: pa.Array) -> I64:
     flat = values.flatten() if pa.types.is_list(values.type) else values
-    return flat.to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers_of(flat).astype(np.int64)
 
 
 def _renumbered(values: pa.Array, numbers: I64) -> pa.Array:
     flat = numbers[_flat(values)] if len(_flat(values)) else np.zeros(0, np.int64)
     if pa.types.is_list(values.type):
-        inner = pa.array(flat, values.type.value_type)
+        inner = array_of(flat, values.type.value_type)
         return pa.ListArray.from_arrays(values.offsets, inner, type=values.type)
-    return pa.array(flat, values.type)
+    return array_of(flat, values.type)
 
 
 def _ids(

@@ -387,7 +387,10 @@ def _kind_of_labels(labels: str | Path) -> str:
 def _sights(files: Files) -> list[tuple[Sight, Recognised]]:
     """What each source sees in a container, the surest first."""
     seen = list[tuple[Sight, Recognised]]()
+    absent = _absent_tools(files)
     for name, plugin in sources().items():
+        if name in absent:
+            continue
         try:
             kind = plugin.load()
         except MissingPackageError as error:
@@ -398,6 +401,12 @@ def _sights(files: Files) -> list[tuple[Sight, Recognised]]:
             source = Recognised(name, kind, files, sight.reason, sight.uses)
             seen.append((sight, source))
     return sorted(seen, key=lambda pair: -pair[0].confidence)
+
+
+def _absent_tools(files: Files) -> set[str]:
+    """The sources of gpuload's own that a place says nothing to, since no file of their annotation tools lies there."""
+    of_tools = {kind.form for kind in KINDS.values() if kind.tells}
+    return of_tools - {KINDS[sheet.kind].form for sheet in survey(files)}
 
 
 def _by_mark(files: Files) -> Recognised | None:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from PIL import Image
 
 from gpuload.errors import DecodeError, SourceError, some_of
+from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
 from gpuload.fields.kind import Origin
@@ -482,9 +483,9 @@ def _list(
     schema = listing.listing_schema(
         parsed.fields, listing.WHERE in images.column_names, bool(drawn_on)
     )
-    sizes = [pa.array(sides, pa.int32()) for sides in zip(*drawn_on, strict=True)]
+    sizes = [array_of(sides, pa.int32()) for sides in zip(*drawn_on, strict=True)]
     if listing.BESIDE in schema.names:
-        sizes.append(pa.array(columns.sizes_beside, pa.int64()))
+        sizes.append(array_of(columns.sizes_beside, pa.int64()))
     return listing.Listing(
         pa.table([*images.columns, *sizes, *parsed.columns], schema=schema),
         parsed.fields,
@@ -518,7 +519,8 @@ def _columns_of(entries: Iterable[Sequence[Any]]) -> _Columns:
     rest = iter(entries)
     while chunk := list(islice(rest, _CHUNK_ROWS)):
         columns = [list(column) for column in zip(*chunk, strict=True)]
-        chunks.append(pa.table(columns[:3], schema=schema))
+        arrays = map(array_of, columns[:3], schema.types)
+        chunks.append(pa.table(list(arrays), schema=schema))
         sizes_beside += columns[3]
         if not values:
             values = [[] for _ in columns[4:]]

@@ -26,32 +26,37 @@ class AnnotationKind(NamedTuple):
         title: What messages call it.
         form: The format of sources that reads them; "labels" for those that are given by that option, "" for those that
             nothing reads.
+        tells: Whether that source recognises a place by such files alone, so that it is imported only where there
+            are some.
     """
 
     title: str
     form: str = ""
+    tells: bool = False
 
 
 KINDS = {
     "coco": AnnotationKind("COCO's JSON", "labels"),
-    "labelme": AnnotationKind("LabelMe's JSON", "labelme"),
-    "label-studio": AnnotationKind("Label Studio's annotations", "label-studio"),
-    "via": AnnotationKind("VIA's JSON", "via"),
-    "datumaro": AnnotationKind("Datumaro's JSON", "datumaro"),
-    "fiftyone": AnnotationKind("FiftyOne's JSON", "fiftyone"),
-    "ndjson": AnnotationKind("Ultralytics' NDJSON", "ndjson"),
-    "crowdhuman": AnnotationKind("CrowdHuman's boxes", "crowdhuman"),
+    "labelme": AnnotationKind("LabelMe's JSON", "labelme", tells=True),
+    "label-studio": AnnotationKind(
+        "Label Studio's annotations", "label-studio", tells=True
+    ),
+    "via": AnnotationKind("VIA's JSON", "via", tells=True),
+    "datumaro": AnnotationKind("Datumaro's JSON", "datumaro", tells=True),
+    "fiftyone": AnnotationKind("FiftyOne's JSON", "fiftyone", tells=True),
+    "ndjson": AnnotationKind("Ultralytics' NDJSON", "ndjson", tells=True),
+    "crowdhuman": AnnotationKind("CrowdHuman's boxes", "crowdhuman", tells=True),
     "voc": AnnotationKind("Pascal VOC's XML", "voc"),
-    "cvat": AnnotationKind("CVAT's XML", "cvat"),
+    "cvat": AnnotationKind("CVAT's XML", "cvat", tells=True),
     "xml": AnnotationKind("XML about images"),
     "yolo": AnnotationKind("YOLO's boxes", "yolo"),
-    "labelme-xml": AnnotationKind("LabelMe's XML", "labelme-xml"),
-    "kitti": AnnotationKind("KITTI's objects", "kitti"),
-    "visdrone": AnnotationKind("VisDrone's boxes", "visdrone"),
-    "dota": AnnotationKind("DOTA's turned boxes", "dota"),
-    "wider": AnnotationKind("WIDER FACE's boxes", "wider"),
-    "mot": AnnotationKind("boxes of MOTChallenge", "mot"),
-    "boxes": AnnotationKind("a table of objects", "boxes"),
+    "labelme-xml": AnnotationKind("LabelMe's XML", "labelme-xml", tells=True),
+    "kitti": AnnotationKind("KITTI's objects", "kitti", tells=True),
+    "visdrone": AnnotationKind("VisDrone's boxes", "visdrone", tells=True),
+    "dota": AnnotationKind("DOTA's turned boxes", "dota", tells=True),
+    "wider": AnnotationKind("WIDER FACE's boxes", "wider", tells=True),
+    "mot": AnnotationKind("boxes of MOTChallenge", "mot", tells=True),
+    "boxes": AnnotationKind("a table of objects", "boxes", tells=True),
     "table": AnnotationKind("a table of images", "labels"),
     "json": AnnotationKind("JSON about images"),
     "json beside": AnnotationKind("JSON about images", "sidecar"),

@@ -7,7 +7,6 @@ the source and nothing else (`Source.needs_process`).
 """
 
 import pickle
-import pickletools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -130,6 +129,8 @@ class _Machine:
 
     def run(self, data: bytes) -> Any:
         """Raises _NotPlainError, ValueError and whatever comes of a damaged pickle."""
+        import pickletools  # takes 10 ms, which recognition is spared
+
         for operation, argument, _ in pickletools.genops(data):
             name = operation.name
             self._count += 1
