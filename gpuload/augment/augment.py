@@ -238,28 +238,33 @@ class Augment:
             raise ArgumentError(
                 f"Augment(dtype='uint8'): {are}, which uint8 does not hold. Use float32"
             )
-        if isinstance(self.normalize, Normalize) and (
-            self.dtype != "uint8" or self._erasing is not None
-        ):
+        uses_constants = self.dtype != "uint8" or self._erasing is not None
+        if isinstance(self.normalize, Normalize) and uses_constants:
             self.normalize.check_pixels(pixels, are, measured)
-        if pixels.is_rgb:
-            return
+        if not pixels.is_rgb:
+            self._check_fills(are)
+            self._check_definitions(pixels, are)
+
+    def _check_fills(self, are: str) -> None:
+        """Raises ArgumentError where a fill is a colour; `are` says of the pixels that they are not RGB."""
         for transform in (self._geometry, *parts_of(self.transforms)):
             for name in ("fill", "value"):
-                if isinstance(fill := getattr(transform, name, None), tuple | str):
+                fill = getattr(transform, name, None)
+                if isinstance(fill, tuple | str):
                     raise ArgumentError(
                         f"{type(transform).__name__}({name}={fill!r}): is for RGB, and {are}. Use one number"
                     )
-        defined = (
-            {"any"}
-            | ({"bytes"} if pixels.dtype == "uint8" else set())
-            | ({"colours"} if pixels == GRAY else set())
-        )
+
+    def _check_definitions(self, pixels: Pixels, are: str) -> None:
+        """Raises ArgumentError where a transform is not defined for pixels that are not RGB, of which `are` tells."""
+        defined = {"any"}
+        if pixels.dtype == "uint8":
+            defined.add("bytes")
+        if pixels == GRAY:
+            defined.add("colours")
         for transform in parts_of(self.transforms):
-            if (
-                not isinstance(transform, Function)
-                and getattr(transform, "defined_for", "") not in defined
-            ):
+            is_function = isinstance(transform, Function)
+            if not is_function and getattr(transform, "defined_for", "") not in defined:
                 raise ArgumentError(
                     f"{type(transform).__name__}: is not defined for such pixels; {are}. Leave it out"
                 )
@@ -349,14 +354,6 @@ class Augment:
             constants = Normalize((0.0,) * channels, (1.0,) * channels)
         crop = self._geometry
         grid = self.grid
-        sizes: Literal["one", "list", "padded"] = "one"
-        if crop.own_sizes:
-            sizes = "list" if self._multiple is None else "padded"
-        function_place: Literal["after_crop", "before_crop", ""] = ""
-        if self.function is not None:
-            function_place = (
-                "before_crop" if self.function.before_crop else "after_crop"
-            )
         return Form(
             self.dtype,
             # The channels of a pixel are together in a patch.
@@ -371,12 +368,26 @@ class Augment:
             transforms=bool(self._pixel_transforms) or self._erasing is not None,
             erases=self._erasing is not None,
             places=crop.places,
-            sizes=sizes,
+            sizes=self._sizes_of_images,
             padding_mode=crop.padding_mode,
-            function=function_place,
+            function=self._function_place,
             ops=self._ops,
             patch=0 if grid is None else grid.patch,
         )
+
+    @property
+    def _sizes_of_images(self) -> Literal["one", "list", "padded"]:
+        """As `Form.sizes`."""
+        if not self._geometry.own_sizes:
+            return "one"
+        return "list" if self._multiple is None else "padded"
+
+    @property
+    def _function_place(self) -> Literal["after_crop", "before_crop", ""]:
+        """As `Form.function`."""
+        if self.function is None:
+            return ""
+        return "before_crop" if self.function.before_crop else "after_crop"
 
     @cached_property
     def _ops(self) -> tuple[int, ...]:

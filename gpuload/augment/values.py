@@ -77,15 +77,18 @@ class Values:
                 f"{name} has no effect on Pillow's images. Put ToImage() before it"
             )
         else:
-            dtype = self._dtype_of(step.dtype, name) or self.dtype
-            scale = name == "ConvertImageDtype" or bool(step.scale)
-            if self.kind == "given" and dtype != self.dtype and not scale:
-                raise error(
-                    f"{name}({dtype}) gives tensors a range of 0..255, Pillow's images none. Put ToImage() before"
-                )
-            self._cast(
-                dtype, scale, f"{name}({dtype}{', scale=True' if scale else ''})"
+            self._convert_dtype(step, name)
+
+    def _convert_dtype(self, step: Any, name: str) -> None:
+        """Does what one of `TO_DTYPE` does."""
+        dtype = self._dtype_of(step.dtype, name) or self.dtype
+        scale = name == "ConvertImageDtype" or bool(step.scale)
+        if self.kind == "given" and dtype != self.dtype and not scale:
+            raise error(
+                f"{name}({dtype}) gives tensors a range of 0..255, Pillow's images none. Put ToImage() before"
             )
+        option = ", scale=True" if scale else ""
+        self._cast(dtype, scale, f"{name}({dtype}{option})")
 
     def become_tensors(self, name: str) -> None:
         """Does what one of `TO_TENSOR` does."""

@@ -392,10 +392,7 @@ class Show:
 
     def run(self) -> int:
         from gpuload.disk.dataset import Dataset
-        from gpuload.fields.picture_lists import PicturesKind
-        from gpuload.fields.pictures import PictureKind
-        from gpuload.fields.registry import draw_fields
-        from gpuload.pictures import STRETCH, Cell, as_picture, draw_sheet
+        from gpuload.pictures import STRETCH
 
         out = Path(self.output)
         if not out.is_dir():
@@ -406,28 +403,33 @@ class Show:
             say(
                 f"{sample['key']}:", *(f"  {line}" for line in _values(dataset, sample))
             )
-            stem = re.sub(r"[^\w.-]+", "_", sample["key"])[:100].lstrip(".") or "sample"
-            picture = draw_fields(
-                sample[dataset.manifest.image.name],
-                dataset.fields.values(),
-                lambda _: sample,  # noqa: B023
-            )
-            further = list[Cell]()
-            for field in dataset.fields.values():
-                if field.kind == PictureKind.name:
-                    further.append(Cell(as_picture(sample[field.name]), field.name))
-                elif field.kind == PicturesKind.name:
-                    further += [
-                        Cell(as_picture(shown_picture), f"{field.name} {number}")
-                        for number, shown_picture in enumerate(sample[field.name])
-                    ]
-            if further:
-                image = Cell(picture, dataset.manifest.image.name)
-                picture = draw_sheet([image, *further])
             if dataset.manifest.pixels.dtype != "uint8":
                 say(f"  shown: {STRETCH}")
+            stem = re.sub(r"[^\w.-]+", "_", sample["key"])[:100].lstrip(".") or "sample"
+            picture = _sheet_of(dataset, sample)
             save_picture(picture, out / f"{stem}.png", "gpuload show", "-o")
         return DONE
+
+
+def _sheet_of(dataset: Any, sample: dict[str, Any]) -> Any:
+    """The image with what is drawn on it, beside the further pictures of the sample."""
+    from gpuload.fields.picture_lists import PicturesKind
+    from gpuload.fields.pictures import PictureKind
+    from gpuload.fields.registry import draw_fields
+    from gpuload.pictures import Cell, as_picture, draw_sheet
+
+    fields = dataset.fields.values()
+    name = dataset.manifest.image.name
+    image = draw_fields(sample[name], fields, lambda _: sample)
+    cells = [Cell(image, name)]
+    for field in fields:
+        value = sample[field.name]
+        if field.kind == PictureKind.name:
+            cells.append(Cell(as_picture(value), field.name))
+        elif field.kind == PicturesKind.name:
+            for number, picture in enumerate(value):
+                cells.append(Cell(as_picture(picture), f"{field.name} {number}"))
+    return draw_sheet(cells) if len(cells) > 1 else image
 
 
 def _find(datasets: Sequence[Any], key: str) -> tuple[Any, dict[str, Any]]:

@@ -112,22 +112,20 @@ def choose_decoder(
     by_torch = name == "native" or (name == "auto" and decodes and native_fault is None)
     gpus = _count_gpus(device, by_torch, by_dali=name != "native")
     device_id = find_device(device, ranks, gpus)
-    if name == "native":
+    if name == "native" or (name == "auto" and device_id is None and not native_fault):
         return "native", device_id
     if name != "auto":
         missing_dali = dali_fault() if decodes else None
         if missing_dali is not None:
             raise _missing(name, missing_dali)
         return name, device_id
-    if device_id is None and native_fault is None:
-        return "native", None
     if not decodes:
         return "dali", device_id
-    only_usable = _find_only_usable(native_fault)
-    if only_usable is not None:
-        return only_usable, device_id
-    assert device_id is not None
-    return _choose_for_gpu(device_id, ranks, datasets, resources, outputs), device_id
+    usable = _find_only_usable(native_fault)
+    if usable is None:
+        assert device_id is not None
+        usable = _choose_for_gpu(device_id, ranks, datasets, resources, outputs)
+    return usable, device_id
 
 
 def _name_of(decoder: DecoderName | Dali | Both) -> DecoderName:

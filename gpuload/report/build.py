@@ -131,77 +131,76 @@ def find_findings(facts: dict[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def _findings(facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+# A level, a text, and the name of a section.
+_Statement = tuple[str, str, str]
+
+
+def _findings(facts: dict[str, Any]) -> Iterator[_Statement]:
     yield from _of_duplicates(facts["duplicates"])
-    for entry in facts["undecodable"]:
-        if entry["count"]:
-            yield (
-                "bad",
-                f"{counted(entry['count'], 'image')} of {entry['split']} not decodable",
-                "rejected",
-            )
-    if rejected := sum(entry["rejected"] for entry in facts["rejected"]):
-        yield (
-            "look",
-            f"{counted(rejected, 'image')} rejected when the set was packed",
-            "rejected",
-        )
+    yield from _of_faulty_images(facts["undecodable"], facts["rejected"])
     for table in facts["classes"]:
-        of_field = "" if table["field"] == "label" else f" of {table['field']}"
-        for entry in table["missing"]:
-            level = "look" if entry["count"] < table["classes"] else "bad"
-            lacking = entry["count"]
-            yield (
-                level,
-                f"{counted(lacking, 'class', 'classes')}{of_field} missing in {entry['split']}",
-                "classes",
-            )
-        if table["smallest"] and table["largest"] >= _IMBALANCE * table["smallest"]:
-            times = f"{table['largest'] / table['smallest']:,.0f} times the samples of the smallest"
-            yield "look", f"The largest class{of_field} has {times}", "classes"
-    mixed = facts["training"]["mixing"]
-    if mixed["classes"] is not None:
-        text = f"Batches of {mixed['batch_size']} hold {mixed['classes']:.1f} classes on average; a full "
-        text += f"shuffle gives {mixed['expected_classes']:.1f}"
-        yield (
-            ("bad", f"{text}: the shards are sorted", "mixing")
-            if mixed["is_poor"]
-            else ("good", text, "mixing")
-        )
+        yield from _of_classes(table)
+    yield from _of_mixing(facts["training"]["mixing"])
 
 
-def _of_duplicates(found: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    leaked = [entry for entry in found["leaked"] if entry["images"]]
-    for entry in leaked:
-        yield (
-            "bad",
-            f"{counted(entry['images'], 'image')} of {entry['split']} also in the training set",
-            "duplicates",
-        )
-    if found["between_splits"] and not leaked:
-        yield (
-            "bad",
-            f"{counted(found['between_splits'], 'group')} of alike images in several splits",
-            "duplicates",
-        )
-    if found["labels_differ"]:
-        yield (
-            "bad",
-            f"{counted(found['labels_differ'], 'group')} of alike images with different labels",
-            "duplicates",
-        )
-    if found["images"]:
-        yield (
-            "look",
-            f"{counted(found['images'], 'duplicate')}, exact or nearly so",
-            "duplicates",
-        )
+def _of_faulty_images(
+    undecodable: list[dict[str, Any]], rejected: list[dict[str, Any]]
+) -> Iterator[_Statement]:
+    for entry in undecodable:
+        count = entry["count"]
+        if count:
+            text = f"{counted(count, 'image')} of {entry['split']} not decodable"
+            yield "bad", text, "rejected"
+    count = sum(entry["rejected"] for entry in rejected)
+    if count:
+        text = f"{counted(count, 'image')} rejected when the set was packed"
+        yield "look", text, "rejected"
+
+
+def _of_classes(table: dict[str, Any]) -> Iterator[_Statement]:
+    """About the classes of one field."""
+    of_field = "" if table["field"] == "label" else f" of {table['field']}"
+    for entry in table["missing"]:
+        lacking = entry["count"]
+        level = "look" if lacking < table["classes"] else "bad"
+        classes = counted(lacking, "class", "classes")
+        yield level, f"{classes}{of_field} missing in {entry['split']}", "classes"
+    smallest = table["smallest"]
+    largest = table["largest"]
+    if smallest and largest >= _IMBALANCE * smallest:
+        times = f"{largest / smallest:,.0f} times the samples of the smallest"
+        yield "look", f"The largest class{of_field} has {times}", "classes"
+
+
+def _of_mixing(mixed: dict[str, Any]) -> Iterator[_Statement]:
+    if mixed["classes"] is None:
+        return
+    text = f"Batches of {mixed['batch_size']} hold {mixed['classes']:.1f} classes on average; a full "
+    text += f"shuffle gives {mixed['expected_classes']:.1f}"
+    if mixed["is_poor"]:
+        yield "bad", f"{text}: the shards are sorted", "mixing"
     else:
-        yield (
-            "good",
-            "No image was found twice, within a split or between splits",
-            "duplicates",
-        )
+        yield "good", text, "mixing"
+
+
+def _of_duplicates(found: dict[str, Any]) -> Iterator[_Statement]:
+    leaked = [entry for entry in found["leaked"] if entry["images"]]
+    section = "duplicates"
+    for entry in leaked:
+        images = counted(entry["images"], "image")
+        yield "bad", f"{images} of {entry['split']} also in the training set", section
+    if found["between_splits"] and not leaked:
+        groups = counted(found["between_splits"], "group")
+        yield "bad", f"{groups} of alike images in several splits", section
+    if found["labels_differ"]:
+        groups = counted(found["labels_differ"], "group")
+        yield "bad", f"{groups} of alike images with different labels", section
+    if found["images"]:
+        duplicates = counted(found["images"], "duplicate")
+        yield "look", f"{duplicates}, exact or nearly so", section
+    else:
+        text = "No image was found twice, within a split or between splits"
+        yield "good", text, section
 
 
 def build(

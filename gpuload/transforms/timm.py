@@ -183,11 +183,8 @@ def _read(config: str) -> tuple[str, Mapping[str, float], Mapping[str, float]]:
     for section in sections:
         if kind == "rand" and section.startswith("t"):
             chosen = section[1:]
-            continue
-        match = re.fullmatch(r"([a-z]+)(\d+(?:\.\d+)?)", section)
-        if match is None or match[1] not in options:
-            raise ValueError(config)
-        options[match[1]] = float(match[2]) if "." in match[2] else int(match[2])
+        else:
+            _set_option(options, section)
     if not options or chosen not in ("", *_CHOSEN):
         raise ValueError(config)
     if kind == "rand" and options["mstd"] > 100:
@@ -195,11 +192,17 @@ def _read(config: str) -> tuple[str, Mapping[str, float], Mapping[str, float]]:
     for name, rule in _LIMITS.items():
         rule.read(options.get(name, 1))
     text = _AUGMIX if kind == "augmix" else _CHOSEN.get(chosen, _RAND)
-    return (
-        kind,
-        options,
-        _weights(text, growing=text is not _RAND or bool(options.get("inc"))),
-    )
+    is_growing = text is not _RAND or bool(options.get("inc"))
+    return kind, options, _weights(text, growing=is_growing)
+
+
+def _set_option(options: dict[str, float], section: str) -> None:
+    """Sets what a section such as "m9" or "mstd0.5" says; raises ValueError where there is no such option."""
+    match = re.fullmatch(r"([a-z]+)(\d+(?:\.\d+)?)", section)
+    if match is None or match[1] not in options:
+        raise ValueError(section)
+    name, number = match.groups()
+    options[name] = float(number) if "." in number else int(number)
 
 
 def _as_config(value: object) -> str:
