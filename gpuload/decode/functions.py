@@ -24,6 +24,7 @@ import numpy as np
 from gpuload.augment import Form, View
 from gpuload.augment.crops import Crops, whole_images
 from gpuload.augment.schedule import Schedule
+from gpuload.decode.beside import FurtherPictures, PictureBeside
 from gpuload.decode.interface import (
     NUMPY_DTYPES,
     Buffers,
@@ -47,8 +48,16 @@ from gpuload.decode.runner import Job, Stage, Work
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, FunctionError
 from gpuload.fields.motion import Motion
-from gpuload.fields.rows import MovingField, take
-from gpuload.functions.function import Caller, Entries, FailedCallError, Sample, name_of
+from gpuload.fields.rows import MovingField, Ragged, take
+from gpuload.functions.function import (
+    Albumentations,
+    Caller,
+    Entries,
+    FailedCallError,
+    Sample,
+    Torchvision,
+    name_of,
+)
 from gpuload.kernels.structs import PICTURE
 from gpuload.machine.apart import Flag
 from gpuload.read.batch import Batch, Views
@@ -111,10 +120,7 @@ def find_functions(
             f"Boxes({name!r}, {option}=True): functions of samples do not move {option}. Use a crop"
         )
     if further:
-        raise ArgumentError(
-            f"fields: {further[0]!r} is a further picture, which functions of samples do not move. Leave out the "
-            "function, or the picture"
-        )
+        _check_further(further[0], schedule)
     if any(dataset.tiling for dataset in datasets) and any(
         form.function == "before_crop" for form in schedule.forms
     ):
@@ -123,8 +129,23 @@ def find_functions(
         )
     boxes = tuple(field.name for field in moving if not field.points)
     keypoints = tuple((field.name, field.points) for field in moving if field.points)
-    entries = Entries(boxes, tuple(masks), keypoints)
+    entries = Entries(boxes, tuple(masks), keypoints, tuple(further))
     return Functions(schedule.functions, schedule.processes, moving, entries, datasets)
+
+
+def _check_further(name: str, schedule: Schedule) -> None:
+    """Raises ArgumentError if a function of the schedule cannot have a further picture of this name."""
+    if any(form.function == "before_crop" for form in schedule.forms):
+        raise ArgumentError(
+            f"Function(before_crop=True): gets whole images, and not {name!r}, a further picture. Use a function after "
+            "the crop, or leave the picture out"
+        )
+    for function in schedule.functions:
+        if isinstance(function, Albumentations | Torchvision):
+            raise ArgumentError(
+                f"Function({function}): a transform of another library gets the image, and would leave {name!r}, a "
+                "further picture, where it is. Write a function of sample and rng that calls it for all pictures"
+            )
 
 
 class CallFunctions(Stage):
@@ -132,7 +153,7 @@ class CallFunctions(Stage):
     arrays; without a function, those of the decoder.
 
     Args:
-        pictures: The image, then the masks.
+        pictures: The image, then the others.
         functions: Of the loader.
         caller: Calls the functions by number.
         make_buffers: Makes the memory for batches of a dtype.
@@ -151,7 +172,9 @@ class CallFunctions(Stage):
         *,
         finishes: bool,
     ) -> None:
-        image, *masks = pictures
+        image, *others = pictures
+        masks = [picture for picture in others if picture.stored.is_mask]
+        further = [picture for picture in others if not picture.stored.is_mask]
         forms = image.forms
         stored = image.stored
         self.threads = caller.threads
@@ -167,6 +190,7 @@ class CallFunctions(Stage):
         }
         self.values: dict[int, Postprocess | None] = {}
         self._buffers: dict[int, Buffers] = {}
+        self.further = FurtherPictures(further, make_buffers, finishes=finishes)
         for number, form in enumerate(forms):
             if form.function:
                 self.values[number] = (
@@ -188,14 +212,18 @@ class CallFunctions(Stage):
     def inner(self, job: Job) -> tuple[Job]:
         """The decoder's part: the views without a function before the crop. For a function after the crop, the views
         are cropped only."""
-        inner: Views = {
-            name: tuple(
+        names = (self.image, *self.fills, *self.further.names)
+        inner: Views = {}
+        for name in names:
+            views = tuple(
                 _unflipped(view) if form.function else view
                 for form, view in zip(self.forms, job.batch.views_of(name), strict=True)
                 if form.function != "before_crop"
             )
-            for name in (self.image, *self.fills)
-        }
+            stored = job.batch.encoded.pictures[name]
+            inner[name] = views
+            if isinstance(stored, Ragged):
+                inner[name] = Ragged(stored.counts, views)
         return (Job(replace(job.batch, views=inner), job),)
 
     def begin(self, job: Job) -> Work:
@@ -226,13 +254,16 @@ class CallFunctions(Stage):
 
         return work
 
-    def _cropped(self, decoded: Decoded, number: int) -> tuple[Array, list[U8]]:
-        """The images and masks of one of the decoder's views, in memory."""
+    def _cropped(self, decoded: Decoded, number: int) -> "_Cropped":
+        """What the decoder made of one of its views, in memory."""
         images = _in_memory(decoded.pictures[self.image][number])
         masks = [
             _in_memory(decoded.pictures[name][number])[:, 0] for name in self.fills
         ]
-        return images, masks
+        further = [
+            _in_memory(decoded.pictures[name][number]) for name in self.further.names
+        ]
+        return _Cropped(images, masks, further)
 
     def end(self, job: Job) -> None:
         """As `Stage.end`.
@@ -249,8 +280,10 @@ class CallFunctions(Stage):
             view.result() if isinstance(view, _View) else (*view, None)
             for view in calls.views
         ]
-        images, masks, changed = zip(*results, strict=True)
+        images, masks, further, changed = zip(*results, strict=True)
         pictures = {self.image: images}
+        for number, name in enumerate(self.further.names):
+            pictures[name] = tuple(of_view[number] for of_view in further)
         for number, name in enumerate(self.fills):
             pictures[name] = tuple(of_view[number][:, None] for of_view in masks)
         seconds = sum(calls.seconds)
@@ -312,7 +345,7 @@ class _Calls(NamedTuple):
 
     Attributes:
         broken: By row, undecodable samples.
-        views: Those with a function, and images and masks of the others.
+        views: Those with a function, and pictures of the others.
         failed: By row, errors of functions.
         seconds: Of each call.
     """
@@ -321,6 +354,20 @@ class _Calls(NamedTuple):
     views: list[Any]
     failed: dict[int, FunctionError]
     seconds: list[float]
+
+
+class _Cropped(NamedTuple):
+    """What the decoder made of a view.
+
+    Attributes:
+        images: Levels, (N, height, width, channels).
+        masks: For each mask field, uint8 (N, height, width).
+        further: Of each further picture, levels or values.
+    """
+
+    images: Array
+    masks: list[U8]
+    further: list[Array]
 
 
 class _View:
@@ -337,7 +384,7 @@ class _View:
         calls: _Calls,
         number: int,
         batch: Batch,
-        cropped: tuple[Array, list[U8]] | None,
+        cropped: _Cropped | None,
     ) -> None:
         self._stage = stage
         self._calls = calls
@@ -350,6 +397,9 @@ class _View:
         self._masks = [
             np.empty((len(batch), *self._view.size), np.uint8) for _ in stage.fills
         ]
+        self._further: list[PictureBeside] = []
+        if cropped is not None:
+            self._further = stage.further.open(number, batch, cropped.further)
         # Of what the function returned.
         self._crops = Crops(*(part.copy() for part in self._view.crops[:6]))
         before: Motion | None = None
@@ -367,13 +417,14 @@ class _View:
             for entries, fields in zip(self._entries, split, strict=True):
                 entries.update(fields)
 
-    def result(self) -> tuple[Array, list[U8], Changed]:
-        """Images, masks, and what the function changed."""
+    def result(self) -> tuple[Array, list[U8], list[Array], Changed]:
+        """Images, masks, further pictures, and what the function changed."""
         columns: dict[str, Any] = {}
         if len(self._batch):
             for moving in self._stage.functions.moving:
                 columns |= moving.join(self._entries)
-        return self._images, self._masks, Changed(columns, self._crops)
+        further = [picture.out for picture in self._further]
+        return self._images, self._masks, further, Changed(columns, self._crops)
 
     def make(self, row: int, whole: tuple[Array, list[U8]] | None) -> None:
         """Fills a row.
@@ -382,7 +433,7 @@ class _View:
             whole: The image and masks before the crop.
         """
         if self._cropped is not None:
-            images, masks = self._cropped
+            images, masks, _ = self._cropped
             image, masks = self._call(row, images[row], [mask[row] for mask in masks])
             self._store(row, *self._flipped(row, image, masks))
         elif whole is not None:
@@ -394,10 +445,13 @@ class _View:
     def _call(
         self, row: int, image: Array, masks: Sequence[U8]
     ) -> tuple[Array, list[U8]]:
-        """The image and masks after the function, if this epoch has one; records the moving fields."""
+        """The image and masks after the function, if this epoch has one; records the moving fields, and stores further
+        pictures."""
         planned = self._view.function
         image = image.astype(self._stage.pixels.dtype, copy=False)
         if planned is None:
+            for picture in self._further:
+                picture.store(row, picture.given(row))
             return image, list(masks)
         sample = self._sample(row, image, masks)
         applied = planned.function
@@ -415,6 +469,8 @@ class _View:
         finally:
             self._calls.seconds.append(time.perf_counter() - begun)
         self._entries[row] = {name: returned[name] for name in self._entries[row]}
+        for picture in self._further:
+            picture.store(row, returned[picture.name])
         mask_names = self._stage.functions.entries.masks
         return returned["image"], [returned[name] for name in mask_names]
 
@@ -425,6 +481,7 @@ class _View:
         return {
             "image": image,
             **dict(zip(names, masks, strict=True)),
+            **{picture.name: picture.given(row) for picture in self._further},
             **self._entries[row],
             "key": encoded.columns["key"][row].as_py(),
             "index": int(encoded.samples[row]),
@@ -543,6 +600,7 @@ def _unflipped(view: View) -> View:
         None,
         None,
         cubic=view.cubic,
+        stretched=view.stretched,
     )
 
 

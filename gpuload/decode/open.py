@@ -369,7 +369,7 @@ class _Opening(NamedTuple):
         if any(form.function == "before_crop" for form in image.forms):
             is_gray = image.stored.source == GRAY
             check_mixed(image, "Function(before_crop=True)", is_gray, "gray images")
-        inner = [self._inner(picture) for picture in pictures]
+        inner = [self._inner(picture, image.forms) for picture in pictures]
         decoding: list[Stage] = []
         prepare = None
         if inner[0].forms:
@@ -396,18 +396,23 @@ class _Opening(NamedTuple):
             stages.append(self.finish(pictures))
         return stages, prepare
 
-    def _inner(self, picture: PictureForm) -> PictureForm:
+    def _inner(self, picture: PictureForm, image_forms: Sequence[Form]) -> PictureForm:
         """The decoder's output, for views whose function does not get whole images: levels if a function follows, and
         always levels for a GPU."""
-        forms = [form for form in picture.forms if form.function != "before_crop"]
-        return picture._replace(
-            forms=tuple(self._inner_form(picture, form) for form in forms)
-        )
+        pairs = zip(picture.forms, image_forms, strict=True)
+        forms = [
+            self._inner_form(picture, form, has_function=bool(of_image.function))
+            for form, of_image in pairs
+            if of_image.function != "before_crop"
+        ]
+        return picture._replace(forms=tuple(forms))
 
-    def _inner_form(self, picture: PictureForm, form: Form) -> Form:
+    def _inner_form(
+        self, picture: PictureForm, form: Form, *, has_function: bool
+    ) -> Form:
         if not picture.is_image:
-            return form._replace(flips_vertically=False) if form.function else form
-        if form.function:
+            return form._replace(flips_vertically=False) if has_function else form
+        if has_function:
             return form.levels(picture.stored.pixels)._replace(
                 layout="channels_last", flips_vertically=False
             )

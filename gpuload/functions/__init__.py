@@ -13,6 +13,8 @@
     "mask"                    uint8 (height, width)
     "keypoints"               float32 (M, K, 3), x, y, visibility of K points of each of M instances
     "key", "index"            str and int
+    "right", "depth", …       further pictures, cropped: colours as the image; maps with the values of a batch, float32
+                              (height, width) or (height, width, C); lists of them with their number before these sides
 
 Fields packed under other names keep those names. The function returns the new image, a dict of the entries that it
 changed, or `sample` itself; omitted entries do not change. Draw random numbers from `rng`, a `numpy.random.Generator`

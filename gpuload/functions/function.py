@@ -109,16 +109,18 @@ class Entries(NamedTuple):
         boxes: Names of fields of boxes; the class numbers of "boxes" are "boxes_class".
         masks: Of mask fields.
         keypoints: Of fields of keypoints, and the number of points of an instance.
+        pictures: Of further pictures, and of lists of them.
     """
 
     boxes: tuple[str, ...] = ()
     masks: tuple[str, ...] = ()
     keypoints: tuple[tuple[str, int], ...] = ()
+    pictures: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all entries."""
-        return (*self.places, *map(class_entry, self.boxes))
+        return (*self.places, *map(class_entry, self.boxes), *self.pictures)
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -161,6 +163,9 @@ def call(
     """
     size = sample["image"].shape
     dtype = sample["image"].dtype
+    pictures = {
+        name: (sample[name].shape, sample[name].dtype) for name in entries.pictures
+    }
     returned = _as_entries(function(sample, generator_of(key)), entries)
     result: dict[str, Any] = {**sample, **returned}
     if missing := [name for name in ("image", *entries.names) if name not in result]:
@@ -188,6 +193,8 @@ def call(
         )
     for name, points in entries.keypoints:
         checked[name] = _read(name, result[name], "float32", ("M", points, 3))
+    for name, (shape, picture_dtype) in pictures.items():
+        checked[name] = _read_picture(name, result[name], shape, picture_dtype)
     return checked
 
 
@@ -247,6 +254,20 @@ def _read(name: str, value: Any, dtype: str, shape: tuple[int | str, ...]) -> Ar
                 return array
     raise FailedCallError(
         f"returned {_kind(value)} as {name!r}: expected finite {dtype} {_sides(shape)}"
+    )
+
+
+def _read_picture(
+    name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Array:
+    """A further picture, in the shape and type in which the function got it; a map may have NaN."""
+    with suppress(TypeError, ValueError):
+        array = np.asarray(value)
+        casting: Any = "same_kind" if dtype.kind == "f" else "safe"
+        if array.shape == shape and np.can_cast(array.dtype, dtype, casting):
+            return array.astype(dtype, copy=False)
+    raise FailedCallError(
+        f"returned {_kind(value)} as {name!r}: expected {dtype} {_sides(shape)}, as it was given"
     )
 
 
@@ -601,8 +622,8 @@ class Function:
 
     Args:
         function: f(sample, rng), or a transform of torchvision's v2 or of Albumentations. It gets a dict with the
-            image, of the set's type, boxes, masks and keypoints, and returns the image or a dict of the changed entries
-            (see `gpuload.functions`).
+            image, of the set's type, boxes, masks, keypoints and further pictures, and returns the image or a dict of
+            the changed entries (see `gpuload.functions`).
         before_crop: If False, it gets the cropped and resized image and must keep its size. If True, it gets the whole
             decoded image and may change its size; crop and resize follow.
         processes: The number of processes that call it, for a function that holds the GIL. It must then be picklable,
