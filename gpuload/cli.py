@@ -72,10 +72,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
         return _fail(f"{where}{error.strerror or error}", WRONG)
-    except Exception:
+    except Exception as error:
+        from gpuload.machine.plugins import package_at_fault
+
         for line in traceback.format_exc().splitlines():
             _fail(line, BROKEN)
-        return _fail("this is a bug in gpuload; please report the lines above", BROKEN)
+        package = package_at_fault(error) or "gpuload"
+        advice = f"this is a bug in {package}; please report the lines above"
+        return _fail(advice, BROKEN)
 
 
 def _fail(text: str, code: int) -> int:

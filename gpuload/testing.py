@@ -8,11 +8,14 @@ A package that adds a source tests it so:
         def make(self, folder):
             ...  # writes three samples into the folder, and returns the path that is packed
 
-and one that adds a codec by a subclass of `CodecTests`, or a scheme of URLs by one of `SchemeTests`.
+and one that adds a codec by a subclass of `CodecTests`, a kind of field by one of `KindTests`, or a scheme of URLs by
+one of `SchemeTests`.
 """
 
+import copy
 import dataclasses
 import io
+import itertools
 import pickle
 import tempfile
 from collections.abc import Sequence
@@ -24,9 +27,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from gpuload.augment import Augment
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import ArgumentError, DecodeError
+from gpuload.errors import ArgumentError, DecodeError, SourceError
+from gpuload.fields.kind import Kind
+from gpuload.fields.registry import all_kinds
 from gpuload.formats import Codec, Conversion, codecs, image_extensions, open_file
+from gpuload.loader.iterator import DaliIterator
 from gpuload.packing.options import Encoding
 from gpuload.packing.packer import pack
 from gpuload.packing.verify import verify
@@ -237,6 +244,89 @@ class CodecTests:
         dataset = Dataset(tmp_path / "out" / "train")
         assert len(dataset) == len(files)
         assert verify(tmp_path / "out", workers=1) == []
+
+
+class KindTests:
+    """What gpuload relies on in a kind of field. A subclass names it and gives values.
+
+    Attributes:
+        kind: The class.
+        key: The key of a sample's dict that the values are given under.
+    """
+
+    kind: ClassVar[type[Kind]]
+    key: ClassVar[str]
+
+    def make(self) -> Sequence[tuple[Any, Any]]:
+        """A few values, each as a source gives it and as a batch holds it of a sample."""
+        raise NotImplementedError
+
+    def wrong(self) -> Sequence[Any]:
+        """Values that are refused."""
+        return ()
+
+    @pytest.fixture
+    def packed(self, tmp_path: Path) -> Dataset:
+        given = [value for value, _ in self.make()]
+        out = tmp_path / "packed"
+        pack(self._samples(given), out, shuffle=False, workers=1, progress=False)
+        return Dataset(out / "train")
+
+    def _samples(self, values: Sequence[Any]) -> list[dict[str, Any]]:
+        pictures = itertools.cycle(_pictures())
+        return [
+            {"image": next(pictures), self.key: copy.deepcopy(value)}
+            for value in values
+        ]
+
+    def test_it_is_installed_under_its_name(self) -> None:
+        installed = all_kinds().get(self.kind.name)
+        assert type(installed) is self.kind, (
+            "declare it in the entry points of its package, under its name"
+        )
+
+    def test_its_values_are_of_this_kind(self, packed: Dataset) -> None:
+        assert packed.fields[self.key].kind == self.kind.name
+
+    def test_its_values_come_in_batches(self, packed: Dataset) -> None:
+        expected = [value for _, value in self.make()]
+        values: list[Any] = []
+        with DaliIterator(
+            packed,
+            2,
+            augment=Augment(16),
+            fields=["image", self.key],
+            output="numpy",
+            device="cpu",
+            shuffle=False,
+            drop_last=False,
+        ) as loader:
+            for batch in loader:
+                values.extend(batch[1])
+        assert len(values) == len(expected)
+        for value, wanted in zip(values, expected, strict=True):
+            np.testing.assert_array_equal(value, wanted)
+
+    def test_its_values_are_sound_and_can_be_shown(self, packed: Dataset) -> None:
+        assert verify(str(packed.folder), workers=1) == []
+        for number in range(len(packed)):
+            assert self.key in packed[number]
+
+    def test_wrong_values_are_refused_with_the_name_of_the_sample(
+        self, tmp_path: Path
+    ) -> None:
+        right, _ = self.make()[0]
+        for number, value in enumerate(self.wrong()):
+            samples = self._samples([right, value])
+            with pytest.raises(SourceError, match=r"sample 1\b"):
+                pack(samples, tmp_path / f"{number}", workers=1, progress=False)
+
+    def test_it_claims_no_values_of_other_kinds(self) -> None:
+        array = np.zeros((2, 3), np.float32)
+        for value in (True, 3, 0.5, "a text", [1, 2], ["a"], {"a": 1}, b"bytes", array):
+            assert not self.kind().claims(value), (
+                f"{value!r} would be of this kind, whatever its key"
+            )
 
 
 def _of_mode(mode: str, page: int | None = None) -> Conversion:

@@ -1,5 +1,6 @@
 """All kinds of fields, and what binds a requested field to data sets; fields that are computed instead of packed."""
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from gpuload.errors import ArgumentError, FormatError
+from gpuload.errors import ArgumentError, FormatError, MissingPackageError
 from gpuload.fields.boxes import BoxesKind
 from gpuload.fields.captions import CaptionKind, JsonKind
 from gpuload.fields.field import Field
@@ -51,12 +52,17 @@ KINDS: dict[str, Kind] = {
 
 @cache
 def all_kinds() -> Mapping[str, Kind]:
-    """`KINDS` with those that other packages add by the entry point `gpuload.kinds`, which come before JSON."""
-    added = {name: plugin.load()() for name, plugin in plugins("gpuload.kinds").items()}
-    built_in = {name: kind for name, kind in KINDS.items() if name != JsonKind.name}
-    return (
-        {**added, **built_in, JsonKind.name: KINDS[JsonKind.name]} if added else KINDS
-    )
+    """`KINDS` with those that other packages add by the entry point `gpuload.kinds`, which are asked first.
+
+    One that cannot be imported is left out with a warning.
+    """
+    added: dict[str, Kind] = {}
+    for name, plugin in plugins("gpuload.kinds").items():
+        try:
+            added[name] = plugin.load()()
+        except MissingPackageError as error:
+            warnings.warn(str(error), stacklevel=2)
+    return {**added, **KINDS}
 
 
 def kind_of(field: Field) -> Kind:

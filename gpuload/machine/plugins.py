@@ -9,6 +9,7 @@ adds the source `rig`. gpuload's own are declared in tables of the same form, wh
 entry points, so that they are there in a checkout whose metadata are old, too.
 """
 
+import traceback
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from gpuload.errors import MissingPackageError
+
+# Of entry points.
+GROUPS = ("gpuload.sources", "gpuload.codecs", "gpuload.kinds", "gpuload.stores")
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,24 @@ def plugins(group: str, built_in: Mapping[str, str] = {}) -> dict[str, Plugin]:
                 stacklevel=2,
             )
     return table
+
+
+def package_at_fault(error: BaseException) -> str:
+    """The package, with its version, of the plug-in that raised an exception; "" where gpuload itself did.
+
+    What other packages raise is the fault of who called them.
+    """
+    entries = [entry for group in GROUPS for entry in _installed(group)]
+    owners = {entry.module: Plugin(entry.name, entry).package for entry in entries}
+    frames = reversed([frame for frame, _ in traceback.walk_tb(error.__traceback__)])
+    for frame in frames:
+        module = str(frame.f_globals.get("__name__"))
+        if module.partition(".")[0] == "gpuload":
+            return ""
+        for owner, package in owners.items():
+            if module == owner or module.startswith(f"{owner}."):
+                return package
+    return ""
 
 
 @cache

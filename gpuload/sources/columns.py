@@ -10,7 +10,7 @@ import pyarrow as pa
 from gpuload.errors import ArgumentError, SourceError, some_of
 from gpuload.fields.picture_lists import PicturesKind
 from gpuload.fields.pictures import PictureKind
-from gpuload.fields.registry import KINDS
+from gpuload.fields.registry import KINDS, all_kinds
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.files import Findings
 from gpuload.sources.listing import COLUMNS, SPLIT, split_called
@@ -42,7 +42,7 @@ USUAL: dict[str, Names] = {
     "path": _PATHS,
     **{
         kind.role or kind.name: kind.usual_names
-        for kind in KINDS.values()
+        for kind in all_kinds().values()
         if kind.name not in ("raw", PicturesKind.name)
     },
     "captions": ("captions",),  # several for each image

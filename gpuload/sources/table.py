@@ -15,7 +15,7 @@ from gpuload.errors import ArgumentError, RemoteError, SourceError, some_of
 from gpuload.fields.captions import JsonKind
 from gpuload.fields.kind import Kind, is_whole, separator_of
 from gpuload.fields.numbers import LabelsKind
-from gpuload.fields.registry import KINDS
+from gpuload.fields.registry import all_kinds
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import NamedFiles
 from gpuload.sources.columns import Features, roles_of
@@ -59,7 +59,7 @@ def _texts(cell: Any) -> list[str]:
 
 # The kind of field in a column, by the role of the column.
 _KINDS: dict[str, Kind] = {
-    kind.role or kind.name: kind for kind in KINDS.values() if kind.in_tables
+    kind.role or kind.name: kind for kind in all_kinds().values() if kind.in_tables
 }
 _KINDS["captions"] = _CaptionLists()
 _ROLES = ("path", *_KINDS, SPLIT)

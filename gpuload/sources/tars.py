@@ -15,7 +15,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.images import MaskKind
 from gpuload.fields.picture_lists import PicturesKind, any_member
 from gpuload.fields.pictures import PictureKind
-from gpuload.fields.registry import KINDS, kind_of
+from gpuload.fields.registry import all_kinds, kind_of
 from gpuload.formats import image_extensions
 from gpuload.headers import npy
 from gpuload.sources.annotations import are_boxes, no_captions
@@ -496,7 +496,7 @@ def _field_of(extension: str, members: Sequence[tuple[Path, Member]]) -> Field |
     path, first = members[0]
     guesses = (
         kind.guess(extension, lambda: read_at(path, first.offset, first.size))
-        for kind in KINDS.values()
+        for kind in all_kinds().values()
     )
     guess = next((field for field in guesses if field is not None), None)
     if guess is not None and guess.kind == CaptionKind.name:

@@ -119,6 +119,20 @@ class TestRestless(TestRig):
     assert "test_it_lists_its_samples_the_same_each_time" in done.stdout
 
 
+def test_a_fault_of_a_package_is_called_its_own(run: Run, tmp_path: Path) -> None:
+    """And what gpuload raises itself is not."""
+    recordings = write_recordings(tmp_path / "recordings")
+    (recordings / "rig.jsonl").write_text('{"left": "0-l.jpg", "speed": 1.0}')
+    done = run("-m", "gpuload", "pack", "recordings", "out", code=70)
+    assert "KeyError: 'blocked'" in done.stderr
+    assert done.stderr.endswith("this is a bug in gpuload-rig 1.0; please report the lines above\n")
+    broken = "gpuload.sources.source.rows = None"  # which no plug-in does
+    done = run(
+        "-c", f"import gpuload.cli, gpuload.sources.source; {broken}; gpuload.cli.main(['pack', 'recordings', 'o'])"
+    )
+    assert done.stderr.endswith("this is a bug in gpuload; please report the lines above\n")
+
+
 def test_broken_packages(run: Run, installed: Path, tmp_path: Path) -> None:
     """One that cannot be imported, and one that takes the name of another, say so and stop nothing else."""
     folder = tmp_path / "others"

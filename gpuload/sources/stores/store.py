@@ -15,7 +15,7 @@ import pyarrow as pa
 from PIL import Image
 
 from gpuload.errors import DecodeError, SourceError, some_of
-from gpuload.fields.registry import KINDS
+from gpuload.fields.registry import all_kinds
 from gpuload.formats import image_extensions
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources import listing
@@ -277,7 +277,7 @@ def _is_packed(value: Any) -> bool:
     """Whether a value can be stored; bytes and pictures can where a kind of fields takes them."""
     if is_picture(value) or _are_pictures(value):
         return True
-    if next(kind for kind in KINDS.values() if kind.claims(value)).name != _JSON:
+    if next(kind for kind in all_kinds().values() if kind.claims(value)).name != _JSON:
         return True
     try:
         json.dumps(value, default=lambda array: array.tolist())

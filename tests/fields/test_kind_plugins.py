@@ -1,0 +1,84 @@
+"""Kinds of fields of other packages: the one of docs/own-kind.md, built and installed from its page."""
+
+import csv
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from images import encode, photo
+from snippets import ROOT, blocks
+
+import gpuload
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+PAGE = blocks((ROOT / "docs" / "own-kind.md").read_text())
+PROGRAM, SUITE = (block.text for block in PAGE if block.language == "python")
+(PROJECT,) = (block.text for block in PAGE if block.language == "toml")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs Python in a folder where the page's package is installed, as pip does it."""
+    package, target, work = (tmp_path_factory.mktemp(name) for name in ("gpuload-moments", "installed", "work"))
+    (package / "moments.py").write_text(PROGRAM)
+    (package / "pyproject.toml").write_text(PROJECT)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", str(target), str(package)], check=True, cwd=package)
+    paths = os.pathsep.join([str(target), str(ROOT), *sys.path])
+
+    def python(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, *map(str, arguments)]
+        done = subprocess.run(words, cwd=work, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    return python
+
+
+def test_the_kind_of_the_page_is_short() -> None:
+    assert len([line for line in PROGRAM.splitlines() if line.strip()]) <= 30
+
+
+def test_a_table_has_a_column_of_this_kind(run: Run, tmp_path: Path) -> None:
+    """Read where the package is installed; elsewhere the set says which kind is unknown."""
+    photos, out = tmp_path / "photos", tmp_path / "out"
+    photos.mkdir()
+    with (tmp_path / "photos.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["path", "taken"])
+        for number in range(3):
+            (photos / f"{number}.jpg").write_bytes(encode(photo(number, 50, 40)))
+            table.writerow([f"{number}.jpg", f"1970-01-01T00:00:0{number}+00:00"])
+    run("-m", "gpuload", "pack", photos, out, "--labels", tmp_path / "photos.csv", "--column", "moment=taken")
+    show = "data = gpuload.Dataset(sys.argv[1]); print(*sorted(data[n]['moment'] for n in range(3)))"
+    done = run("-c", f"import sys, gpuload; {show}", out / "train")
+    assert done.stdout.split() == ["0", "1000000", "2000000"]
+    with pytest.raises(gpuload.FormatError, match="field 'moment' has kind 'moment'; this gpuload knows"):
+        gpuload.Dataset(out / "train")
+
+
+def test_the_suite_of_the_page(run: Run, tmp_path: Path) -> None:
+    """It passes for the page's kind, and fails for one that claims all texts, and for wrong expectations."""
+    head = "import gpuload\nfrom moments import MomentKind\n\n"
+    greedy = """
+class Greedy(MomentKind):
+    def claims(self, value):
+        return isinstance(value, str)
+
+class TestGreedy(TestMoment):
+    kind = Greedy
+"""
+    (tmp_path / "test_moment.py").write_text(head + SUITE + greedy)
+    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path / "test_moment.py")
+    assert "6 passed" in run(*command, "-k", "TestMoment").stdout
+    done = run(*command, "-k", "TestGreedy and claims", code=1)
+    assert "test_it_claims_no_values_of_other_kinds" in done.stdout
+    (tmp_path / "test_moment.py").write_text(head + SUITE.replace("1_000_000", "1").replace('"yesterday", ', ""))
+    done = run(*command, code=1)
+    assert "1 failed, 5 passed" in done.stdout and "test_its_values_come_in_batches" in done.stdout
+    (tmp_path / "test_moment.py").write_text(head + SUITE.replace('"yesterday"', '"1970-01-01T00:00:01+00:00"'))
+    assert "1 failed, 5 passed" in run(*command, code=1).stdout
