@@ -120,6 +120,12 @@ class IndexShards:
                 f"note: members that are not indexed: {', '.join(counts)}; `python -m gpuload pack --from tar` takes "
                 "more kinds"
             )
+        without_end = manifest.packing.get("without_end", 0)
+        if without_end:
+            say(
+                f"note: {counted(without_end, 'JPEG')} cut short, without an end marker; `python -m gpuload verify` "
+                "names the images that do not decode, and `pack` leaves them out"
+            )
         splits = named_splits([shard.name for shard in manifest.shards])
         if len(splits) > 1:
             say(

@@ -16,6 +16,7 @@ START = b"\xff\xd8"
 END = b"\xff\xd9"
 LOSSLESS_FRAME = b"\xff\xc3"  # the marker; no entropy-coded data holds it
 
+NO_END = "jpeg-no-end"  # the oddity of a file that was cut short
 _ODD_HEADER = "jpeg-odd-header"
 _BASELINE = 0xC0
 _PROGRESSIVE = 0xC2
@@ -164,7 +165,7 @@ class _Segments:
             return self._oddity
         if self._components == 3 and self._adobe_transform != 1:
             return "jpeg-rgb"
-        return "" if self._has_end() else "jpeg-no-end"
+        return "" if self._has_end() else NO_END
 
     def _has_end(self) -> bool:
         """Whether an end marker follows the scan: it is looked for at the end of the file first."""

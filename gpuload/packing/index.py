@@ -67,7 +67,7 @@ from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import index_schema
 from gpuload.fields.rows import flat, lengths_of
 from gpuload.formats import Conversion, converted, open_file
-from gpuload.headers import png
+from gpuload.headers import jpeg, png
 from gpuload.headers.jpeg import upright_size
 from gpuload.machine.limits import count_cores
 from gpuload.machine.untrusted import open_regular
@@ -114,6 +114,10 @@ _DOTS = (
     "key_dot=first leaves such members out"
 )
 
+_NEAR_END_BYTES = (
+    4096  # in which the last chunk of a PNG is, and what some programs write behind it
+)
+
 Missing = Literal["fail", "skip"]
 
 
@@ -143,6 +147,7 @@ class ScannedShard:
         sha256: Of the file.
         bytes: Size of the file.
         passed_over: Counts of members that are not indexed, by extension.
+        without_end: JPEGs that were cut short.
         rejected: Samples that are left out.
     """
 
@@ -151,6 +156,7 @@ class ScannedShard:
     sha256: str
     bytes: int
     passed_over: Counter[str]
+    without_end: int = 0
     rejected: Sequence[Rejection] = ()
 
 
@@ -442,6 +448,9 @@ def _write(
     packing: dict[str, Any] = {"indexed": "shards packed by others"}
     if passed_over:
         packing["passed_over"] = dict(sorted(passed_over.items()))
+    without_end = sum(shard.without_end for shard in scanned)
+    if without_end:
+        packing["without_end"] = without_end
     if rejected:
         packing["rejected"] = len(rejected)
     infos = tuple(_shard_info(shard, folder) for shard in scanned)
@@ -522,11 +531,12 @@ def scan_shard(path: Path, classes: ClassNames) -> ScannedShard:
         digest = hashlib.sha256(content).hexdigest()
         size = len(content)
         samples = _samples_of(path, members, content, classes)
+        without_end = sum(_lacks_end(sample.image, content) for sample in samples)
     if not samples:
         raise ShardError(f"{path}: holds no sample. Leave it out")
     passed_over = _count_passed_over(members, samples)
     passed_over.update(kind for _, kind in other_entries)
-    return ScannedShard(path, samples, digest, size, passed_over)
+    return ScannedShard(path, samples, digest, size, passed_over, without_end)
 
 
 def _samples_of(
@@ -564,6 +574,17 @@ def _grouped(
         samples.append((key, members_of_sample, by_end))
     check.refuse_dots()
     return samples
+
+
+def _lacks_end(image: Member, content: mmap.mmap) -> bool:
+    """Whether a JPEG was cut short, or filled up with zeros: its end marker is missing. Of a PNG, its size told it.
+
+    Args:
+        image: Its member.
+        content: Of the shard.
+    """
+    data = content[image.offset : image.offset + image.size]
+    return data.startswith(jpeg.START) and jpeg.read_header(data).oddity == jpeg.NO_END
 
 
 def _count_passed_over(

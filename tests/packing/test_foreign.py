@@ -185,6 +185,20 @@ def test_what_cannot_be_indexed(tmp_path: Path, members: dict[str, bytes], missi
     assert list(tmp_path.iterdir()) == [shard]
 
 
+@pytest.mark.parametrize("zeros", [False, True], ids=["cut", "filled"])
+def test_images_without_their_end_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str], zeros: bool) -> None:
+    """As downloads that broke off leave them; what lies behind the end of others does not count."""
+    wholes = {"a.jpg": JPG, "b.jpg": JPG + bytes(5000)}
+    lost = len(JPG) // 4
+    halves = {f"half{name}": JPG[:-lost] + zeros * bytes(lost) for name in wholes}
+    shard = write_tar(tmp_path / "t.tar", wholes | halves)
+    assert main(["index", str(shard)]) == 0
+    assert "note: 2 JPEGs cut short, without an end marker" in capsys.readouterr().out
+    assert Manifest.read(tmp_path).packing["without_end"] == 2
+    assert len(faults := verify(tmp_path)) == 2
+    assert all("half" in fault for fault in faults)
+
+
 @pytest.mark.parametrize("kind", [b"L", b"x"], ids=["long-name", "extended-header"])
 def test_a_header_that_claims_gigabytes(tmp_path: Path, kind: bytes) -> None:
     """No memory is allocated for what the file does not have."""
