@@ -14,7 +14,7 @@ import pytest
 import pythons
 
 ROOT = Path(__file__).parents[1]
-SCRIPTS = sorted((ROOT / "tools").glob("*.sh"))
+SCRIPTS = [*sorted((ROOT / "tools").glob("*.sh")), *sorted((ROOT / "benchmarks").glob("*.sh"))]
 BASH = shutil.which("bash") or "bash"
 PROGRAMS = "bash dirname cat sha256sum sed du cut rm mkdir touch chmod tr sort cp"
 TEST_EXTRAS = "sources,codecs,dicom,exr,fits,ray,monitor,remote,report,docs,examples,frameworks,bench,dev"
@@ -94,7 +94,7 @@ esac
 
 def test_all_scripts_parse() -> None:
     ci = ROOT / ".ci" / "run"
-    assert [script.name for script in SCRIPTS] == ["demo.sh", "mutate.sh", "setup.sh", "test.sh"]
+    assert [script.name for script in SCRIPTS] == ["demo.sh", "mutate.sh", "setup.sh", "test.sh", "environments.sh"]
     for script in [*SCRIPTS, ci]:
         assert subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True).stderr == ""
     assert "tools/test.sh" in ci.read_text() and os.access(ci, os.X_OK)  # the command of the README

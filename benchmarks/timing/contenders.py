@@ -8,8 +8,10 @@ from pathlib import Path
 from timing import features
 from timing.peers import (
     dali,
+    dali_dynamic,
     datago,
     dataloader,
+    energon,
     ffcv,
     grain,
     huggingface,
@@ -48,6 +50,9 @@ _ALL = [
     Contender("dali", "DALI by hand", dali.open_pipeline, *_DALI, with_state={"checkpoints": True}),
     Contender("dali-files", "DALI by hand, reader of files", partial(dali.open_pipeline, reader="file"), *_DALI,
               prepare=dali.prepare_files, with_state={"checkpoints": True}, if_asked=True),
+    Contender("dali-dynamic", "DALI, dynamic mode", dali_dynamic.open_loader, *_DALI),
+    Contender("energon", "Megatron-Energon", energon.open_loader, "megatron.energon", "megatron-energon",
+              energon.prepare),
     *(
         Contender(
             name,

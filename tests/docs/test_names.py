@@ -11,7 +11,7 @@ from snippets import PAGES, ROOT
 import gpuload
 
 MODULES = sorted((ROOT / "gpuload").rglob("*.py"))
-TEXTS = [*PAGES, *sorted((ROOT / "docs" / "lab").glob("*.md")), ROOT / "README.md", ROOT / "gpuload" / "DESIGN.md"]
+TEXTS = [*PAGES, *sorted((ROOT / "docs").glob("*/*.md")), ROOT / "README.md", ROOT / "gpuload" / "DESIGN.md"]
 # Folders of the repository, and rooms of the package, with which paths in texts begin.
 ROOTS = ("gpuload", "tests", "tools", "benchmarks", "examples", "docs")
 ROOMS = {path.name for path in (ROOT / "gpuload").iterdir() if path.is_dir()}

@@ -57,6 +57,8 @@ NAMES = {
     "ffcv": "FFCV",
     "gpuload-dali": 'gpuload, `decoder="dali"`',
     "dali": "DALI by hand",
+    "dali-dynamic": "DALI, dynamic mode",
+    "energon": "Megatron-Energon",
     "gpuload": "**gpuload**",
     "torch-raw": "DataLoader over `np.memmap`",
 }
@@ -130,13 +132,12 @@ def long() -> str:
     return table(["loader", *COLUMNS], loaders(*COLUMNS))
 
 
-def whole() -> str:
-    """Of images that are not cropped, the fastest first."""
+def rates(name: str) -> str:
+    """Rates, ratios and processor times of a record, the fastest first."""
     columns = ("images/s", "times the DataLoader", "CPU s per 1,000")
-    found = by_name("cpu-2-cores-whole").values()
     rows = [
         [NAMES[row["name"]], *(COLUMNS[column](row) for column in columns)]
-        for row in sorted(found, key=lambda row: -row["images_per_s"])
+        for row in sorted(by_name(name).values(), key=lambda row: -row["images_per_s"])
     ]
     return table(["loader", *columns], rows)
 
@@ -410,7 +411,8 @@ TABLES = {
     "clients": clients,
     "loaders": short,
     "all-loaders": long,
-    "whole-images": whole,
+    "whole-images": partial(rates, "cpu-2-cores-whole"),
+    "peers": partial(rates, "cpu-2-cores-peers"),
     "other-images": other_images,
     "packing": packing,
     "kills": kills,

@@ -15,8 +15,8 @@ from timing.recipes import dalis
 from timing.stored import image_ends, stored_samples
 from timing.work import MEAN, STD, Batches, Work
 
-_AREA = [0.08, 1.0]
-_RATIO = [3 / 4, 4 / 3]
+RANDOM_AREA = [0.08, 1.0]
+RANDOM_RATIO = [3 / 4, 4 / 3]
 HW_DECODER_LOAD = 0.65  # of the example
 
 
@@ -100,7 +100,7 @@ def graph(
         images = fn.resize(fn.decoders.image(encoded), **resize)
     elif device == "cpu":
         cropped = fn.decoders.image_random_crop(
-            encoded, random_area=_AREA, random_aspect_ratio=_RATIO
+            encoded, random_area=RANDOM_AREA, random_aspect_ratio=RANDOM_RATIO
         )
         images = fn.resize(cropped, **resize)
     else:
@@ -113,7 +113,10 @@ def graph(
             images = fn.resize(decoded, **resize)
         else:
             images = fn.random_resized_crop(
-                decoded, random_area=_AREA, random_aspect_ratio=_RATIO, **resize
+                decoded,
+                random_area=RANDOM_AREA,
+                random_aspect_ratio=RANDOM_RATIO,
+                **resize,
             )
     if recipe is not None:
         images = recipe(images)
