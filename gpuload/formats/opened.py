@@ -105,6 +105,11 @@ def refuse_lost_numbers(mask: Image.Image) -> None:
             "the mask was loaded by Pillow from a PNM, whose numbers it may have scaled; give the path or bytes of the "
             "file"
         )
+    if mask.format == "PNG" and mask.mode == "L" and _may_be_stretched(mask):
+        raise DecodeError(
+            "the mask was loaded by Pillow from a PNG, of 2 or 4 bits by its numbers, which it has multiplied then; give "
+            "its path or bytes"
+        )
     tags = getattr(mask, "tag_v2", None)
     if tags is None:
         return
@@ -115,6 +120,12 @@ def refuse_lost_numbers(mask: Image.Image) -> None:
         raise DecodeError(
             "the mask was loaded by Pillow from a TIFF whose numbers it has changed; give the path or bytes of the file"
         )
+
+
+def _may_be_stretched(mask: Image.Image) -> bool:
+    """Whether all numbers of a gray image of 8 bits are what Pillow makes of 4 or 2 bits, and not of 1 bit alone."""
+    numbers = np.unique(np.asarray(mask))
+    return not (numbers % 17).any() and not np.isin(numbers, (0, 255)).all()
 
 
 def is_swapped(bits: int, form: int, compression: int) -> bool:

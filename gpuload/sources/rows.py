@@ -38,6 +38,7 @@ from gpuload.formats import (
     refuse_lost_meaning,
     refuse_lost_numbers,
 )
+from gpuload.machine.untrusted import open_regular
 from gpuload.pictures import reason_of
 from gpuload.sources import listing
 from gpuload.sources.files import (
@@ -430,6 +431,35 @@ def _file_of(picture: Image.Image) -> bytes | None:
     return data if is_same else None
 
 
+def _file_of_loaded(picture: Image.Image) -> bytes | None:
+    """The bytes of the file from which a PIL image was loaded, where that can still be read and has the same pixels."""
+    for read in (_read_again, _read_by_name):
+        try:
+            data = read(picture)
+            with Image.open(io.BytesIO(data)) as again:
+                is_same = again.mode == picture.mode and again.size == picture.size
+                if is_same and again.tobytes() == picture.tobytes():
+                    return data
+        except (
+            Exception
+        ):  # it is closed, gone or another; Pillow's parsers may raise anything
+            continue
+    return None
+
+
+def _read_again(picture: Image.Image) -> bytes:
+    """All of the open file that Pillow keeps of a loaded PNG."""
+    file = picture._fp  # type: ignore[attr-defined]
+    file.seek(0)
+    data: bytes = file.read()
+    return data
+
+
+def _read_by_name(picture: Image.Image) -> bytes:
+    with open_regular(Path(picture.filename)) as file:  # type: ignore[attr-defined]
+        return file.read()
+
+
 def _file_with(picture: Image.Image) -> bytes:
     """A file with all values of a PIL image."""
     file = io.BytesIO()
@@ -440,6 +470,9 @@ def _file_with(picture: Image.Image) -> bytes:
 def _blob_of_mask(picture: Image.Image) -> bytes:
     """A mask as a TIFF, which has each of Pillow's modes with one number for a pixel, its palette and orientation; or
     the reason why its numbers are not those of its file."""
+    stored = _file_of_loaded(picture) if picture.format == "PNG" else None
+    if stored is not None:
+        return stored
     try:
         refuse_lost_numbers(picture)
     except DecodeError as error:

@@ -190,6 +190,28 @@ def test_a_loaded_mask_of_other_numbers_is_refused(tmp_path: Path, name: str, re
     assert f"the mask was loaded by Pillow {reason}; give the path or bytes of the file" in told
 
 
+@pytest.mark.parametrize("bits", [2, 4])
+def test_a_loaded_mask_of_few_bits_has_the_numbers_of_its_file(tmp_path: Path, bits: int) -> None:
+    """Pillow multiplies them by 85 or 17 when it loads them. Where the file cannot be read again, that is told."""
+    data = _few_bits(NUMBERS, bits)
+    (tmp_path / "mask.png").write_bytes(data)
+    memory = Image.open(io.BytesIO(data))
+    memory.load()
+    with Image.open(tmp_path / "mask.png") as by_name:
+        by_name.load()
+    closed = Image.open(file := io.BytesIO(data))
+    closed.load()
+    file.close()
+    assert np.asarray(memory).max() == NUMBERS.max() * 255 // (2**bits - 1)
+    folder = pack(tmp_path / "out", {"good": NUMBERS, "memory": memory, "name": by_name, "closed": closed})
+    classes = numbers_of(folder)
+    assert [*classes] == ["good", "memory", "name"]
+    for name in classes:
+        np.testing.assert_array_equal(classes[name], NUMBERS)
+    (told,) = rejected_of(folder).values()
+    assert "the mask was loaded by Pillow from a PNG, of 2 or 4 bits by its numbers" in told
+
+
 def test_few_bits_beside_eight_are_a_question(tmp_path: Path) -> None:
     is_thing = (NUMBERS == 2).astype(np.uint8)
     masks = {"few": _few_bits(is_thing, 1), "many": gray(is_thing * 255, 8)}
