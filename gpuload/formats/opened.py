@@ -107,8 +107,8 @@ def refuse_lost_numbers(mask: Image.Image) -> None:
         )
     if mask.format == "PNG" and mask.mode == "L" and _may_be_stretched(mask):
         raise DecodeError(
-            "the mask was loaded by Pillow from a PNG, of 2 or 4 bits by its numbers, which it has multiplied then; give "
-            "its path or bytes"
+            "the mask was loaded by Pillow from a PNG, of 2 or 4 bits by its numbers, which it has multiplied then; "
+            "give the path or bytes of the file"
         )
     tags = getattr(mask, "tag_v2", None)
     if tags is None:
