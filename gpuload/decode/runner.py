@@ -425,26 +425,6 @@ def _thread_name(stage: Stage) -> str:
     return f"{name}-start" if stage.threads else name
 
 
-def _cancel_tasks(tasks: Sequence[Task[Job | None]]) -> None:
-    """Keeps those from beginning that have not, and lets the batches of the others end early."""
-    for task in tasks:
-        task.cancelled = True
-    for task in tasks:
-        if (job := task.value) is not None:
-            job.abandon()
-
-
-def _forget_batches(tasks: Sequence[Task[Job | None]]) -> None:
-    """Waits until no thread works on the batches of tasks that are done, and lets go of them: whoever keeps the
-    generator of an earlier call keeps none of its batches."""
-    for task in tasks:
-        if (job := task.value) is not None:
-            if job.shares is not None:
-                job.shares.wait()
-            task.value = None
-        del job
-
-
 class Runner:
     """Decodes batches in order, some of them ahead of the one requested.
 
@@ -588,7 +568,7 @@ class Runner:
 
     def _end(self, ahead: deque[list[Task[Job | None]]]) -> None:
         tasks = [task for tasks in list(ahead) for task in tasks]
-        _cancel_tasks(tasks)
+        self._cancel_tasks(tasks)
         for stages in list(ahead):
             for thread, task in zip(self._threads, stages, strict=False):
                 if not task.is_done:
@@ -598,7 +578,29 @@ class Runner:
             if (job := task.value) is not None:
                 job.abandon()  # begun meanwhile; the task of its next stage waits for its shares
             del job
-        _forget_batches(tasks)
+        self._forget_batches(tasks)
+
+    # Methods, since a loader may be closed when the modules have gone.
+
+    @staticmethod
+    def _cancel_tasks(tasks: Sequence[Task[Job | None]]) -> None:
+        """Keeps those from beginning that have not, and lets the batches of the others end early."""
+        for task in tasks:
+            task.cancelled = True
+        for task in tasks:
+            if (job := task.value) is not None:
+                job.abandon()
+
+    @staticmethod
+    def _forget_batches(tasks: Sequence[Task[Job | None]]) -> None:
+        """Waits until no thread works on the batches of tasks that are done, and lets go of them: whoever keeps the
+        generator of an earlier call keeps none of its batches."""
+        for task in tasks:
+            if (job := task.value) is not None:
+                if job.shares is not None:
+                    job.shares.wait()
+                task.value = None
+            del job
 
     def _count_ready(self) -> int:
         ready = 0

@@ -1,6 +1,7 @@
 """`DaliIterator`: the loader that a training loop iterates over."""
 
 import os
+import sys
 import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -137,6 +138,9 @@ class DaliIterator:
     __contains__ = None  # `in` would decode a whole epoch
 
     _closed = True  # until it is constructed
+
+    # Not by the module's `sys`, which may have gone then; threads have ended before.
+    _has_interpreter_ended = staticmethod(sys.is_finalizing)
 
     @checked("DaliIterator", ADVICE, **ARGUMENTS)
     def __init__(
@@ -454,8 +458,8 @@ class DaliIterator:
         If Ctrl-C ends this call, the threads end all the same, and a further call waits for that. In the loader's own
         function, it does not wait.
         """
-        # Never constructed, if a subclass has a __del__.
-        if "_pipeline" not in self.__dict__:
+        # Never constructed, or at the end of the interpreter, if a subclass has a __del__.
+        if "_pipeline" not in self.__dict__ or self._has_interpreter_ended():
             return
         self._closed = True
         self._over.is_set = True
@@ -645,18 +649,12 @@ def _named_fields(batch: Any, collate: Collate) -> Mapping[str, Any]:
     Raises:
         ArgumentError: it is not a batch of a loader with these fields.
     """
-    names = collate.handed_out
-    keys = collate.keys
-    fields = dict(batch) if isinstance(batch, Mapping) else {}
-    if isinstance(batch, tuple | list) and len(batch) == len(names):
-        fields = dict(zip(names, batch, strict=True))
-    elif set(fields) == set(keys):
-        fields = {name: fields[key] for name, key in zip(names, keys, strict=True)}
+    names = collate.names.all
+    fields = collate.names.fields_of(batch)
     images = fields.get(collate.image)
     first = images[0] if isinstance(images, tuple) and images else images
-    if set(fields) != set(names) or not (
-        isinstance(first, list) or hasattr(first, "shape")
-    ):
+    has_images = isinstance(first, list) or hasattr(first, "shape")
+    if set(fields) != set(names) or not has_images:
         raise ArgumentError(
             f"DaliIterator.preview(batch={type(batch).__name__}): expected a batch of this loader, with the fields "
             f"{', '.join(map(repr, names))}. Give one as it comes from a loop, or leave it out"

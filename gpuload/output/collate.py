@@ -1,10 +1,8 @@
 """Assembles the requested fields of a batch."""
 
-from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -52,47 +50,13 @@ from gpuload.fields.rows import (
 )
 from gpuload.lists import bounds_of
 from gpuload.output.arrays import Arrays
+from gpuload.output.names import CORRUPT, BatchNames, name_of
 from gpuload.read.batch import Batch
 from gpuload.read.shards import check_first_rows
 from gpuload.transforms.warps import affine_of
 from gpuload.types import I64, HeightWidth
 
-CORRUPT = "corrupt"  # the field that on_corrupt="mark" adds
-
 _NOT_IN_INDEX = ("index", "dataset")  # the batch has them
-
-
-@lru_cache(maxsize=64)
-def _batch_type(names: tuple[str, ...]) -> type[Any]:
-    """A named tuple of these fields. A field such as "my-field" has no attribute, but `_asdict` includes it.
-
-    It is made of its values, as torch makes named tuples anew, or of one list of them, as fastai does.
-    """
-    plain: Any = namedtuple("Batch", names, rename=True)  # type: ignore[misc]
-
-    def new(batch_type: type[Any], *values: Any, **named: Any) -> Any:
-        if len(values) == 1 < len(names) and isinstance(values[0], list | tuple):
-            values = tuple(values[0])
-        return plain.__new__(batch_type, *values, **named)
-
-    traits = {
-        "__slots__": (),
-        "_fields": names,
-        "__new__": new,
-        "__reduce__": _reduce,
-        "__module__": __name__,
-    }
-    return type("Batch", (plain,), traits)
-
-
-def _reduce(batch: Any) -> tuple[Any, ...]:
-    """Pickles without the class, which other processes recreate."""
-    return make_batch, (batch._fields, tuple(batch))
-
-
-def make_batch(names: tuple[str, ...], values: Iterable[Any]) -> Any:
-    """The named tuple of a batch."""
-    return _batch_type(names)(*values)
 
 
 class Collate:
@@ -117,8 +81,7 @@ class Collate:
         pictures: Those besides it, in the order in which their views are made.
         columns: Names of the index columns that the fields need.
         members: Names of the shard members that the fields need.
-        handed_out: The names of all fields, in the order of a batch: those requested, those that transforms add, and
-            the marks.
+        names: Of the fields of a batch.
 
     Raises:
         ArgumentError: a field that was not packed, or a batch transform that cannot work on these fields.
@@ -143,8 +106,9 @@ class Collate:
         self.has_mixers = any(
             isinstance(transform, Mixer) for transform in self._transforms
         )
-        self._added = _names_added(transforms)
-        bound = _bind(fields, datasets, self._added)
+        self.names = BatchNames.of(fields, transforms, keys, marks)
+        bound = _bind(fields, datasets, self.names.added)
+        self._taken = tuple(field.name for field in bound)
         self._bound = [field for field in bound if not isinstance(field, PixelField)]
         self.moving = [field for field in self._bound if isinstance(field, MovingField)]
         pixels = [field for field in bound if isinstance(field, PixelField)]
@@ -166,12 +130,6 @@ class Collate:
         self._patch = schedule.forms[0].patch
         classes = datasets[0].classes
         self._num_classes = None if classes is None else len(classes)
-        self._asked = tuple(field.name for field in bound)
-        self._marks = marks
-        self._keys = keys
-        self._names = _names_of(fields, self._added)
-        self.handed_out = (*self._names, CORRUPT) if marks else self._names
-        self.keys = _keys_of(self.handed_out, keys)
         self._check(schedule)
 
     def picture_forms(
@@ -239,8 +197,6 @@ class Collate:
 
     def _check(self, schedule: Schedule) -> None:
         """Raises ArgumentError where the fields, the views and the batch transforms do not fit together."""
-        self._check_names(self.handed_out)
-        self._check_names(self.keys)
         # Padding that repeats parts of the image repeats them without their boxes and keypoints.
         modes = {form.padding_mode for form in schedule.forms} - {"constant"}
         if modes and self.moving:
@@ -262,23 +218,13 @@ class Collate:
         classes = tuple(f.name for f in self._bound if isinstance(f, BoundIntegers))
         for augment in schedule.all_augments():
             form = BatchForm(
-                self._asked,
+                self._taken,
                 augment.output_size,
                 augment.dtype,
                 self._num_classes,
                 classes,
             )
             check_transforms(self._transforms, form)
-
-    def _check_names(self, names: tuple[str, ...]) -> None:
-        if len(set(names)) == len(names):
-            return
-        marks = ""
-        if self._marks:
-            marks = f", one of which on_corrupt='mark' adds as {CORRUPT!r}"
-        raise ArgumentError(
-            f"fields={names!r}: two have the same name{marks}. Rename one or leave it out"
-        )
 
     def __call__(
         self, batch: Batch, decoded: Decoded, arrays: Arrays, broken: Sequence[int] = ()
@@ -298,14 +244,11 @@ class Collate:
                 fields[name] = self._picture_field(name, batch, decoded, make, broken)
             if self._transforms:
                 fields = self._transform(batch, fields, arrays)
-        if self._marks:
+        if self.names.marks:
             marks = np.zeros(len(batch), np.bool_)
             marks[list(broken)] = True
             fields[CORRUPT] = arrays.from_host(marks)
-        in_order = tuple(fields[name] for name in self.handed_out)
-        if self._keys is None:
-            return make_batch(self.handed_out, in_order)
-        return dict(zip(self.keys, in_order, strict=True))
+        return self.names.batch_of(fields)
 
     def _picture_field(
         self,
@@ -318,7 +261,7 @@ class Collate:
         """The pixels of a picture in all views."""
         field = self._pixel_fields[name]
         views = [self._array(make, field, array) for array in decoded.pictures[name]]
-        if self._marks and broken:
+        if self.names.marks and broken:
             rows = _rows_of(batch.encoded.owners(name), broken)
             _clear(views, rows, missing_value(field))
         if self._patch and name == self.image:
@@ -345,16 +288,19 @@ class Collate:
         self, batch: Batch, fields: Mapping[str, Any], arrays: Arrays
     ) -> dict[str, Any]:
         """The fields after the batch transforms, with those that these add."""
-        requested = {name: fields[name] for name in self._asked}
-        field_batch = FieldBatch(requested, self._num_classes, batch.draws, self.mixes)
-        apply_transforms(self._transforms, field_batch)
-        for name in self._names:
-            if name not in requested:
+        transformed = {name: fields[name] for name in self._taken}
+        apply_transforms(
+            self._transforms,
+            FieldBatch(transformed, self._num_classes, batch.draws, self.mixes),
+        )
+        for name in self.names.fields:
+            if name not in transformed:
                 raise ArgumentError(
                     f"batch_transforms: removed the field {name!r}, which was requested"
                 )
         return {
-            name: self._adopt(name, requested[name], arrays) for name in self._names
+            name: self._adopt(name, transformed[name], arrays)
+            for name in self.names.fields
         }
 
     def prepare(self, batch: Batch) -> Batch:
@@ -415,7 +361,7 @@ class Collate:
         """Images, and added fields of that shape, get the batch's dtype; other fields do not change."""
         field = self._pixel_fields.get(name)
         is_image = (
-            name in self._added and getattr(value, "ndim", 0) == 4
+            name in self.names.added and getattr(value, "ndim", 0) == 4
             if field is None
             else field.kind != "mask" and field.values is None
         )
@@ -461,29 +407,10 @@ def _of_samples(pixels: Any, counts: I64, field: PixelField, make: Arrays) -> An
     return PaddedPictures(by_sample, make.from_host(counts))
 
 
-def _names_added(transforms: Iterable[BatchTransform]) -> set[str]:
-    """The names of the fields that batch transforms add."""
-    return {name for transform in transforms for name in getattr(transform, "adds", ())}
-
-
-def _name_of(field: str | FieldSpec) -> str:
-    return field if isinstance(field, str) else field.name
-
-
-def _names_of(fields: Sequence[str | FieldSpec], added: set[str]) -> tuple[str, ...]:
-    """The names of the requested fields, then those of added ones."""
-    names = tuple(map(_name_of, fields))
-    return (*names, *sorted(added - set(names)))
-
-
-def _keys_of(names: tuple[str, ...], keys: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The keys of fields in dicts: those of the first fields, then the names of the others."""
-    first_keys = keys or ()
-    return (*first_keys, *names[len(first_keys) :])
-
-
 def _bind(
-    fields: Sequence[str | FieldSpec], datasets: Sequence[Dataset], added: set[str]
+    fields: Sequence[str | FieldSpec],
+    datasets: Sequence[Dataset],
+    added: frozenset[str],
 ) -> list[Any]:
     """The requested fields as batches have them, without those that transforms alone make."""
     stored = {name for dataset in datasets for name in dataset.fields}
@@ -491,7 +418,7 @@ def _bind(
     return [
         bind_field(field, datasets)
         for field in fields
-        if _name_of(field) not in only_added
+        if name_of(field) not in only_added
     ]
 
 

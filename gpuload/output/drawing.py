@@ -17,7 +17,7 @@ from gpuload.fields.picture_lists import (
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import draw_fields, kind_of
 from gpuload.fields.rows import map_tree, take
-from gpuload.output.collate import CORRUPT
+from gpuload.output.names import CORRUPT
 from gpuload.pictures import Cell, as_picture, as_rgb, side_by_side, stretched
 from gpuload.types import ClassNames
 
