@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gpuload.errors import ArgumentError, SourceError, some_of
 from gpuload.fields.pictures import PICTURE_SUFFIXES, PictureKind
@@ -175,6 +175,7 @@ class MatchedSource(FilesSource):
 
     Options = MatchedOptions
     options: MatchedOptions
+    picture_kind: ClassVar[str] = PictureKind.name  # of all but the image
     advice = "Give the folder in which the patterns of the pictures begin"
 
     def __init__(self, root: str | Path | URL | Files, **options: Any) -> None:
@@ -208,7 +209,7 @@ class MatchedSource(FilesSource):
         """As `Source.rows`; an image that lacks a picture is rejected."""
         first = self._patterns[0]
         findings.kinds |= {
-            pattern.name: PictureKind.name
+            pattern.name: self.picture_kind
             for pattern in self._patterns
             if pattern.name != "image"
         }

@@ -73,6 +73,7 @@ BUILT_IN = {
     "dota": "gpuload.sources.drawn_text:DotaSource",
     "wider": "gpuload.sources.drawn_text:WiderSource",
     "mot": "gpuload.sources.drawn_text:MotSource",
+    "masks": "gpuload.sources.mask_folders:MaskFoldersSource",
     "hdf5": "gpuload.sources.arrays:Hdf5Source",
     "lmdb": "gpuload.sources.stores.lmdb:LmdbSource",
     "npy": "gpuload.sources.arrays:ArraysSource",

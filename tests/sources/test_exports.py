@@ -394,7 +394,7 @@ CITYSCAPES = {f"{place}/train/aachen/a.png": b"" for place in ("leftImg8bit", "g
     [
         (SEGMENTS, "image_2"),
         (CITYSCAPES, "gtFine"),
-        ({"JPEGImages/a.jpg": b"", "SegmentationClass/a.png": b""}, "JPEGImages"),
+        ({"JPEGImages/a.jpg": b"", "SegmentationObject/a.png": b""}, "JPEGImages"),
         ({"data/cat/a.jpg": b"", "data/dog/b.jpg": b"", "README.md": b""}, "data"),
         ({"img1/000001.jpg": b"", "det/notes.md": b""}, "img1"),
     ],
