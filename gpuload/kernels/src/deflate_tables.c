@@ -129,22 +129,24 @@ static bool make_table(Table table, const uint8_t *lengths, int64_t symbols) {
     return true;
 }
 
-// Joins literals whose codes lie together in the index of the first table.
-static void join_literals(uint32_t *entries) {
-    for (int64_t index = (1 << LITERAL_BITS) - 1; index >= 0; index--) {
+// Joins literals whose codes lie together in the index of the first table. Without branches and out of a copy, so that
+// compilers make vectors of it: with branches it took a seventh of the time of an image of 64×64.
+static void join_literals(const uint32_t *restrict entries, uint32_t *restrict joined) {
+    for (int index = 0; index < 1 << LITERAL_BITS; index++) {
         uint32_t first = entries[index];
         uint32_t bits = first & 255;
         uint32_t second = entries[index >> (bits & 15)];
-        uint32_t joined = first + (second & 255) + (1 << COUNT_SHIFT) + ((second >> VALUE_SHIFT & 255) << (VALUE_SHIFT + 8));
-        bool is_pair = !((first | second) & SPECIAL) && bits + (second & 255) <= LITERAL_BITS;
-        entries[index] = is_pair ? joined : first;
+        uint32_t pair = first + (second & 255) + (1 << COUNT_SHIFT) + (second >> VALUE_SHIFT << (VALUE_SHIFT + 8));
+        bool is_pair = !((first | second) & SPECIAL) & (bits + (second & 255) <= LITERAL_BITS);
+        joined[index] = is_pair ? pair : first;
     }
 }
 
 bool make_literal_table(DeflateTables *tables, const uint8_t *lengths, int64_t symbols) {
     if (!make_table((Table){tables->literals, LITERAL_BITS, literal_entries}, lengths, symbols))
         return false;
-    join_literals(tables->literals);
+    memcpy(tables->single, tables->literals, sizeof tables->single);
+    join_literals(tables->single, tables->literals);
     return true;
 }
 

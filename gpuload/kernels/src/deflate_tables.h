@@ -5,7 +5,7 @@
 #include "common.h"
 
 enum {
-    LITERAL_BITS = 12,   // of the index of a table of literals and lengths; longer codes have a second table
+    LITERAL_BITS = 11,   // of the index of a table of literals and lengths; longer codes have a second table
     DISTANCE_BITS = 8,
     PRECODE_BITS = 7,
     MOST_CODE_BITS = 15,
@@ -35,6 +35,7 @@ enum {
 };
 
 typedef struct {
+    uint32_t single[1 << LITERAL_BITS];  // the first table of literals, before they are joined in pairs
     uint32_t literals[(1 << LITERAL_BITS) + SECOND_ENTRIES(LITERAL_SYMBOLS, LITERAL_BITS)];
     uint32_t distances[(1 << DISTANCE_BITS) + SECOND_ENTRIES(DISTANCE_SYMBOLS, DISTANCE_BITS)];
     uint32_t precode[1 << PRECODE_BITS];
