@@ -21,6 +21,8 @@ _START = b"DICM"
 _GRAY = ("MONOCHROME1", "MONOCHROME2")
 _INVERTED = "MONOCHROME1"
 _COLORS = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
+_PALETTE = "PALETTE COLOR"
+_MOST_BYTE = 255
 _LINEAR = ("", "LINEAR")
 _EXACT_FLOATS = 1 << 24
 # Transfer syntaxes, by their names in pydicom.
@@ -56,7 +58,7 @@ class DicomCodec(Codec):
         if "PixelData" not in file:
             raise DecodeError("is a DICOM file without pixels")
         kind = str(file.PhotometricInterpretation)
-        if kind not in (*_GRAY, *_COLORS):
+        if kind not in (*_GRAY, *_COLORS, _PALETTE):
             raise DecodeError(
                 f"is a DICOM file of {kind}, which is not read; convert it to PNG"
             )
@@ -78,6 +80,9 @@ def _load(file: Any, frame: int) -> Raster:
         syntax = file.file_meta.TransferSyntaxUID.name
         reason = " ".join(str(error).split())
         raise DecodeError(f"is a DICOM file compressed as {syntax}: {reason}") from None
+    if file.PhotometricInterpretation == _PALETTE:
+        colors = _of_palette(pixels, file, stored)
+        return Raster(values=colors, peak=int(np.iinfo(colors.dtype).max))
     if file.PhotometricInterpretation not in _GRAY:
         return Raster(values=stored, peak=(1 << file.BitsStored) - 1)
     values = _of_modality(pixels, file, stored)
@@ -88,6 +93,29 @@ def _load(file: Any, frame: int) -> Raster:
         window=_window(file),
         is_inverted=file.PhotometricInterpretation == _INVERTED,
     )
+
+
+def _of_palette(pixels: Any, file: Any, stored: Array) -> Array:
+    """The colours of the numbers that are stored: uint8 or uint16 (height, width, 3).
+
+    Numbers above the last colour are made that one first: pydicom 3.0.2 wraps them around where colours have 8 bits.
+    """
+    kind = f"is a DICOM file of {_PALETTE}"
+    if any("AlphaPalette" in name for name in file.dir("AlphaPalette")):
+        raise DecodeError(f"{kind} with transparency, which is not read")
+    try:
+        colors_number, first, _bits = file.RedPaletteColorLookupTableDescriptor
+        last = first + (colors_number or 1 << 16) - 1
+        colors: Array = pixels.apply_color_lut(
+            np.minimum(stored.astype(np.int32), last), file
+        )
+    except (AttributeError, OverflowError, TypeError, ValueError) as error:
+        raise DecodeError(f"{kind} that pydicom does not read: {error}") from None
+    if colors.dtype == np.uint8 and last - first > _MOST_BYTE:
+        raise DecodeError(
+            f"{kind} that pydicom does not read: over 256 colours of 8 bits"
+        )
+    return colors
 
 
 def _of_modality(pixels: Any, file: Any, stored: Array) -> Array:

@@ -179,6 +179,15 @@ def dicom(
     return written.getvalue()
 
 
+def palette(colors: Array, first: int = 0) -> dict[str, Any]:
+    """The tags of a palette. colors: uint8 or uint16 (N, 3). first: the number of the first colour."""
+    tags: dict[str, Any] = {"PhotometricInterpretation": "PALETTE COLOR"}
+    for band, name in enumerate(("Red", "Green", "Blue")):
+        tags[f"{name}PaletteColorLookupTableDescriptor"] = [len(colors), first, colors.dtype.itemsize * 8]
+        tags[f"{name}PaletteColorLookupTableData"] = colors[:, band].tobytes()
+    return tags
+
+
 CT = {"BitsStored": 12, "RescaleSlope": 1, "RescaleIntercept": -1024}
 
 
@@ -190,6 +199,13 @@ def dicoms() -> Iterator[tuple[str, File]]:
     yield "DICOM, PET", File(dicom(TWELVE, BitsStored=12, RescaleSlope=0.25, RescaleIntercept=0), TWELVE / 4)
     yield "DICOM, colours", File(dicom(bands(LEVELS)), bands(LEVELS), 255)
     yield "DICOM, ultrasound", File(dicom(LEVELS), LEVELS, 255)
+    colors = np.random.default_rng(0).integers(0, 1 << 16, (256, 3), np.uint16)
+    few = (colors[:200] >> 8).astype(np.uint8)
+    many = few[(DEEP.astype(int) // 128 - 40).clip(0, 199)]
+    yield "DICOM, palette of 16 bits", File(dicom(LEVELS, **palette(colors)), colors[LEVELS], 65_535)
+    twice = np.concatenate([colors, colors])
+    yield "DICOM, more colours than numbers", File(dicom(LEVELS, **palette(twice)), colors[LEVELS], 65_535)
+    yield "DICOM, more numbers than colours", File(dicom(DEEP // 128, **palette(few, 40)), many, 255)
     frames = {
         "JPEGLosslessSV1": imagecodecs.ljpeg_encode(TWELVE, bitspersample=12),
         "JPEGLSLossless": imagecodecs.jpegls_encode(TWELVE),
@@ -348,6 +364,17 @@ def test_frames_of_a_dicom_are_pages(frame: int) -> None:
         pixels(data, "I;16", page=3)
 
 
+def test_palettes_of_a_dicom_that_are_refused() -> None:
+    few = np.zeros((256, 3), np.uint8)
+    for tags, reason in (
+        ({**palette(few), "AlphaPaletteColorLookupTableData": bytes(256)}, "with transparency"),
+        ({"PhotometricInterpretation": "PALETTE COLOR"}, "that pydicom does not read"),
+        (palette(np.zeros((300, 3), np.uint8)), "that pydicom does not read"),
+    ):
+        with pytest.raises(gpuload.DecodeError, match=f"is a DICOM file of PALETTE COLOR {reason}"):
+            pixels(dicom(LEVELS, **tags), "RGB")
+
+
 def test_windows_of_a_dicom() -> None:
     """As pydicom applies them; MONOCHROME1 is inverted, numbers are not."""
     pydicom = pytest.importorskip("pydicom", reason="needs the extra 'dicom'")
@@ -372,9 +399,9 @@ def test_what_a_dicom_asks_for() -> None:
     data = dicom(TWELVE, **CT, WindowCenter=40, WindowWidth=400)
     with pytest.raises(gpuload.DecodeError, match="unknown range; --scale LOW:HIGH .* --window file takes the window"):
         pixels(data, "RGB")
-    palette = dicom(LEVELS, PhotometricInterpretation="PALETTE COLOR")
-    with pytest.raises(gpuload.DecodeError, match="is a DICOM file of PALETTE COLOR, which is not read"):
-        pixels(palette, "RGB")
+    inks = dicom(LEVELS, PhotometricInterpretation="CMYK")
+    with pytest.raises(gpuload.DecodeError, match="is a DICOM file of CMYK, which is not read"):
+        pixels(inks, "RGB")
 
 
 def test_alpha_of_a_jpeg_xl() -> None:
