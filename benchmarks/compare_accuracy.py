@@ -26,8 +26,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import torch
-from accuracy.equivalence import compare
-from accuracy.loaders import LOADERS, REFERENCE
+from accuracy.equivalence import table_of
+from accuracy.loaders import LOADERS
 from accuracy.runs import Trainer
 from accuracy.sets import LabelledSet, digits, mnist, photos
 
@@ -104,21 +104,9 @@ def _rows_of(record: Path) -> list[dict[str, Any]]:
 
 def print_table(rows: list[dict[str, Any]]) -> None:
     """The comparisons as a table of Markdown."""
-    print("| set | loader | seeds | accuracy | difference | equally good |")
-    print("| --- | --- | ---: | ---: | ---: | --- |")
-    for (name, loader), figures in sorted(
-        compare(rows, REFERENCE).items(),
-        key=lambda entry: (SETS.index(entry[0][0]), LOADERS.index(entry[0][1])),
-    ):
-        accuracy = f"{figures.accuracy:.2%} ± {figures.accuracy_error:.2%}"
-        difference = f"{figures.difference:+.2%} ± {figures.difference_error:.2%}"
-        verdict = "yes" if figures.is_equivalent else "not shown"
-        if loader == REFERENCE:
-            difference = ""
-            verdict = ""
-        print(
-            f"| {name} | {loader} | {figures.runs} | {accuracy} | {difference} | {verdict} |"
-        )
+    head, *lines = table_of(rows)
+    for cells in (head, ["---"] * len(head), *lines):
+        print(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

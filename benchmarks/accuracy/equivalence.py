@@ -62,6 +62,24 @@ def compare(
     return comparisons
 
 
+def table_of(rows: list[dict[str, Any]]) -> list[list[str]]:
+    """The heads and the rows of a table, in the order in which sets and loaders first come among the runs."""
+    reference = rows[0]["loader"] if rows else ""
+    table = [["set", "loader", "seeds", "accuracy", "difference", "equally good"]]
+    comparisons = compare(rows, reference)
+    sets = list(dict.fromkeys(name for name, _ in comparisons))
+    for name, loader in sorted(comparisons, key=lambda pair: sets.index(pair[0])):
+        figures = comparisons[name, loader]
+        accuracy = f"{figures.accuracy:.1%} ± {figures.accuracy_error:.1%}"
+        difference = ""
+        verdict = ""
+        if loader != reference:
+            difference = f"{figures.difference:+.2%} ± {figures.difference_error:.2%}"
+            verdict = "yes" if figures.is_equivalent else "not shown"
+        table.append([name, loader, str(figures.runs), accuracy, difference, verdict])
+    return table
+
+
 def _error(values: NDArray[np.float64], confidence: float) -> float:
     """Half of the interval of the mean, by Student's t."""
     if len(values) < 2:

@@ -1,7 +1,7 @@
 """The loaders whose models are compared: each gives the batches of a run, epoch by epoch."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from PIL import Image
@@ -17,14 +17,26 @@ _RESIZED = 36  # shorter side before the central crop of a validation, 256 / 224
 Batches = Iterator[tuple[Tensor, Tensor]]
 
 REFERENCE = "DataLoader + torchvision"
-LOADERS = (
-    REFERENCE,
-    "gpuload",
-    "gpuload, DALI",
-    "gpuload, window of 1 shard",
-    "gpuload, all shards in a window",
-    "gpuload, set sorted by class",
-)
+
+
+class Setting(NamedTuple):
+    """How gpuload is used: which shards, how many of them are mixed at a time, and by which decoder."""
+
+    order: str = "shuffled"
+    window: int = 8
+    decoder: Literal["native", "dali"] = "native"
+
+
+_ALL_SHARDS = 1000  # more than a set has
+_SETTINGS = {
+    "gpuload": Setting(),
+    "gpuload, DALI": Setting(decoder="dali"),
+    "gpuload, window of 1 shard": Setting(window=1),
+    "gpuload, all shards in a window": Setting(window=_ALL_SHARDS),
+    "gpuload, set sorted by class": Setting("sorted"),
+    "gpuload, sorted, all shards in a window": Setting("sorted", _ALL_SHARDS),
+}
+LOADERS = (REFERENCE, *_SETTINGS)
 
 
 def training_batches(loader: str, labelled: LabelledSet, seed: int) -> Batches:
@@ -35,19 +47,18 @@ def training_batches(loader: str, labelled: LabelledSet, seed: int) -> Batches:
     if loader == REFERENCE:
         yield from _torchvision_batches(labelled, seed)
         return
-    order = "sorted" if loader.endswith("sorted by class") else "shuffled"
-    windows = {"gpuload, window of 1 shard": 1, "gpuload, all shards in a window": 1000}
+    setting = _SETTINGS[loader]
     iterator = gpuload.DaliIterator(
-        labelled.shards(order),
+        labelled.shards(setting.order),
         BATCH_SIZE,
         augment=gpuload.Augment(
             SIZE,
             crop=gpuload.RandomResizedCrop(scale=labelled.scale),
             flip=labelled.flip,
         ),
-        shuffle=gpuload.Shuffle(window=windows.get(loader, 8)),
+        shuffle=gpuload.Shuffle(window=setting.window),
         seed=seed,
-        decoder="dali" if loader.endswith("DALI") else "native",
+        decoder=setting.decoder,
         num_threads=1,
         device="cpu",
     )
@@ -70,7 +81,7 @@ def validation_images(loader: str, labelled: LabelledSet) -> tuple[Tensor, Tenso
         BATCH_SIZE,
         augment=gpuload.Augment(SIZE, crop=gpuload.CenterCrop(resize=_RESIZED)),
         shuffle=False,
-        decoder="dali" if loader.endswith("DALI") else "native",
+        decoder=_SETTINGS[loader].decoder,
         num_threads=1,
         device="cpu",
     )

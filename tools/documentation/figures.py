@@ -19,6 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+from accuracy.equivalence import table_of
 from counting.report import HEADS, rows
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +37,7 @@ PAGES = (
             "captions",
             "coming-from",
             "kill-and-count",
+            "accuracy",
         )
     ),
 )
@@ -401,6 +403,13 @@ def clients() -> str:
     return f"{table(['program', *columns], rows)}\n\n{caption}"
 
 
+def accuracies() -> str:
+    """Of models trained with each loader, of the runs in the record."""
+    lines = (RESULTS / "accuracy.jsonl").read_text().splitlines()
+    head, *rows = table_of([json.loads(line) for line in lines])
+    return table(head, rows)
+
+
 def kills() -> str:
     """What loaders lost and doubled after they were killed, gpuload first."""
     found = [row for row in record("kill-and-count")["loaders"] if row["trials"]]
@@ -412,7 +421,7 @@ TABLES = {
     "loaders": short,
     "all-loaders": long,
     "whole-images": partial(rates, "cpu-2-cores-whole"),
-    "peers": partial(rates, "cpu-2-cores-peers"),
+    "accuracy": accuracies,
     "other-images": other_images,
     "packing": packing,
     "kills": kills,
