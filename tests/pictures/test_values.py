@@ -1,5 +1,6 @@
 """Values that change with their image: flows, disparities and normals; pairs that change places; mattes and ids."""
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from coordinate_sets import COUNT, SIZES, coordinates, maps_to_output, pack_coordinates
+from images import encode, smooth_image
 from loaders import load
 from PIL import Image
 
@@ -367,3 +369,18 @@ def test_a_run_resumes_with_the_same_maps(packed: Path, size: Any) -> None:
     for batch, same in zip(rest, again, strict=True):
         for value, other in zip(batch, same, strict=True):
             assert np.array_equal(value.numpy(), other.numpy(), equal_nan=value.dtype.is_floating_point)
+
+
+def test_the_levels_of_gray_jpegs_are_values(tmp_path: Path) -> None:
+    """Of 8 bits, beside PNGs of the same field: all are decoded to three channels."""
+    levels = smooth_image(np.random.default_rng(5), 40, 30).convert("L")
+    formats = ("JPEG", "PNG", "JPEG", "PNG")
+    samples = [{"image": encode(Image.new("RGB", (40, 30)), "PNG"), "ids": encode(levels, name)} for name in formats]
+    gpuload.pack(samples, tmp_path, workers=1, progress=False, pictures=["ids"], shuffle=False)
+    augment = Augment((30, 40), crop="none", flip=0)
+    fields = ("index", InstanceMap("ids", dtype="int64"), "image")
+    with load(tmp_path / "train", 4, augment=augment, fields=fields, shuffle=False) as loader:
+        [(index, ids, _)] = list(loader)
+    expected = {"JPEG": np.asarray(Image.open(io.BytesIO(encode(levels)))), "PNG": np.asarray(levels)}
+    for number, values in zip(index.tolist(), ids.numpy(), strict=True):
+        assert np.array_equal(values, expected[formats[number]])

@@ -15,7 +15,7 @@ from gpuload.augment import Form, View
 from gpuload.decode.interface import Buffers, PictureForm, faults_by_sample
 from gpuload.decode.native.cuts import Cuts
 from gpuload.decode.native.images import DecodePlan, ImageDecoder, picture_kind
-from gpuload.decode.native.maps import MapView, MaskView
+from gpuload.decode.native.maps import MapView, MaskView, ValueTable
 from gpuload.decode.native.steps import SharedBlocks, Step
 from gpuload.decode.native.values import PixelTarget
 from gpuload.decode.postprocess import Postprocess
@@ -125,6 +125,9 @@ class _PictureDecoder:
         self._images = ImageDecoder(stored)
         self._bands = picture_kind(stored)
         self._buffers = [make_buffers(picture.dtype(form)) for form in picture.forms]
+        self._table = None
+        if picture.values is not None:
+            self._table = ValueTable.of(picture.values)
         self._postprocess = [
             Postprocess(form, "cpu", stored.pixels) if picture.is_image else None
             for form in picture.forms
@@ -191,7 +194,7 @@ class _PictureDecoder:
             return _ImageView(form, view, stored, out, postprocess, self._bands)
         if picture.values is None:
             return MaskView(form, view, stored, out)
-        return MapView(picture, form, view, stored, out)
+        return MapView(picture, form, view, stored, out, self._table)
 
 
 class NativeDecoder(Stage):

@@ -1,7 +1,7 @@
 """Views of masks and maps: values as they are stored, from the nearest pixel, or weighted with those that are valid."""
 
 import ctypes
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,8 @@ from gpuload.decode.native.cuts import Cuts
 from gpuload.decode.native.steps import Step
 from gpuload.decode.native.values import as_levels
 from gpuload.decode.postprocess import transform
-from gpuload.fields.images import Pixels
+from gpuload.fields.images import GRAY, Pixels
+from gpuload.fields.maps import MapValues
 from gpuload.fields.motion import Motion
 from gpuload.fields.rows import take
 from gpuload.kernels.structs import Bands, NearestArguments
@@ -26,6 +27,36 @@ _INSIDE = 255
 _HALF = 0.5  # of the weight of a pixel must come from valid ones
 
 
+class ValueTable(NamedTuple):
+    """What each stored number of a map becomes, where nothing else decides it.
+
+    Attributes:
+        stored: The type of the numbers, of 8 or 16 bits.
+        values: By the number, of the type of the batch.
+        missing: The value outside of the picture.
+    """
+
+    stored: np.dtype[Any]
+    values: Array
+    missing: Any
+
+    @classmethod
+    def of(cls, values: MapValues) -> "ValueTable | None":
+        """The table of a map; None where values are no whole numbers of one channel, or change with their pixels."""
+        pixels = values.pixels
+        moves = type(values).move is not MapValues.move
+        if moves or pixels.channels != 1 or pixels.dtype not in ("uint8", "uint16"):
+            return None
+        stored = np.dtype(pixels.dtype)
+        numbers = np.arange(np.iinfo(stored).max + 1, dtype=stored)
+        by_number = numbers[None, None, None]
+        read, valid = values.read(by_number)
+        everywhere = np.ones(by_number.shape[1:], np.bool_)
+        made = values.close(read, everywhere if valid is None else valid)
+        outside = values.close(values.read(by_number)[0], ~everywhere)
+        return cls(stored, np.ascontiguousarray(made[0, 0, 0]), outside[0, 0, 0, 0])
+
+
 def nearest(
     pictures: Array,
     view: View,
@@ -35,6 +66,7 @@ def nearest(
     fill: float,
     step: int,
     inside: npt.NDArray[np.uint8] | None = None,
+    table: ValueTable | None = None,
 ) -> Step:
     """The step that takes the nearest pixel of each of N pictures, as torch's nearest-exact does.
 
@@ -43,9 +75,10 @@ def nearest(
         view: Of them, of which crops and flips count.
         form: Of the view.
         sizes: int64 (N, 2), height and width of the stored pictures.
-        out: (N, C, height, width), contiguous, of the type of the stored values.
+        out: (N, C, height, width), contiguous, of the type of the stored values, or of those in the table.
         fill: What is outside.
         step: Values from one stored pixel to the next.
+        table: What each stored number becomes; None: itself.
         inside: (N, height, width): becomes 255 where a value is of the picture, 0 where it is `fill`. None: not wanted.
     """
     crops = view.crops
@@ -62,8 +95,10 @@ def nearest(
     _, channels, height, width = out.shape
     arguments = NearestArguments(
         *(array.ctypes.data for array in arrays),
+        None if table is None else table.values.ctypes.data,
         PADDING_MODES.index(form.padding_mode),
         not (form.places or view.stretched),
+        out.itemsize if table is None else table.stored.itemsize,
         out.itemsize,
         channels,
         step,
@@ -72,7 +107,7 @@ def nearest(
         height,
         width,
     )
-    return Step("pick_nearest", arguments, (*arrays, inside), out)
+    return Step("pick_nearest", arguments, (*arrays, inside, table), out)
 
 
 class MaskView:
@@ -122,6 +157,7 @@ class MapView:
         view: Of the batch, whose steps move pixels.
         stored: The maps.
         out: (N, channels, height, width), for the values.
+        table: As of `nearest`.
     """
 
     def __init__(
@@ -131,6 +167,7 @@ class MapView:
         view: View,
         stored: StoredPictures,
         out: Array,
+        table: ValueTable | None,
     ) -> None:
         assert picture.values is not None
         self.cuts = Cuts(form, view, stored.heights, stored.widths)
@@ -139,14 +176,30 @@ class MapView:
         self._sizes = stored.sizes
         self._form = form
         self._values = picture.values
+        self._table = table
+        self._stored = picture.stored
         self._pixels = picture.stored.source
         self._affine = None
         if view.steps is not None:
             self._affine = affine_of(view.steps, *view.size)
 
     def open(self, pictures: Array) -> Step | None:
-        """As `MaskView.open`: values are computed by NumPy."""
-        return None
+        """As `MaskView.open`: values that a table does not give are computed by NumPy."""
+        table = self._table
+        is_nearest = self._form.interpolation == "nearest"
+        if table is None or not is_nearest or self._view.steps is not None:
+            return None
+        step = self._values_from_pixel
+        return nearest(
+            pictures,
+            self._view,
+            self._form,
+            self._sizes,
+            self.out,
+            table.missing,
+            step,
+            table=table,
+        )
 
     def make(self, pictures: Array, rows: slice) -> None:
         """Makes the view of these pictures, those that are decoded."""
@@ -175,7 +228,7 @@ class MapView:
         marks = np.empty((len(pictures), *self._view.size), np.uint8)
         frame = view._replace(frame=self._view.size)
         sizes = self._sizes[rows]
-        step = self._values_from_pixel(pictures)
+        step = self._values_from_pixel
         take_nearest = nearest(
             pictures, frame, self._form, sizes, picked, 0, step, marks
         )
@@ -221,10 +274,11 @@ class MapView:
         planes = np.concatenate([values[0], weights[None].astype(np.float32)])
         return np.ascontiguousarray(np.moveaxis(planes, 0, 2))
 
-    def _values_from_pixel(self, pictures: Array) -> int:
-        """Values from one pixel to the next: gray JPEGs are decoded to three channels."""
-        bytes_of_pixel = int(pictures["stride"][0]) // int(pictures["width"][0])
-        return bytes_of_pixel // np.dtype(self._pixels.dtype).itemsize
+    @property
+    def _values_from_pixel(self) -> int:
+        """Values from one pixel to the next: gray files of 8 bits are decoded to three channels."""
+        is_decoded = not self._stored.raw
+        return 3 if is_decoded and self._pixels == GRAY else self._pixels.channels
 
 
 def _pixels_of(picture: Any, pixels: Pixels) -> Array:

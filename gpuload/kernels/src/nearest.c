@@ -27,29 +27,58 @@ static void find_places(const NearestArguments *pick, const Line *line, int64_t 
     }
 }
 
-#define COPY_ROW(type)                                                                     \
-    do {                                                                                   \
-        type fill;                                                                         \
-        memcpy(&fill, pick->fill, sizeof fill);                                            \
-        type *values = (type *)row_values;                                                 \
-        const type *line = (const type *)pixels;                                           \
-        for (int64_t x = 0; x < shown; x++)                                                \
-            values[x] = columns[x] >= 0 ? line[columns[x] * pick->step + channel] : fill;  \
-        for (int64_t x = shown; x < pick->width; x++)                                      \
-            values[x] = fill;                                                              \
+// A line of a picture, and what a row of the output shows of it.
+typedef struct {
+    const uint8_t *pixels;
+    const int64_t *columns; // of each output; -1 outside of the image
+    int64_t shown;          // outputs that it gives, 0 for a row of fill
+    int64_t channel;
+} Source;
+
+// meaning: of a stored number, as a value of the output.
+#define FILL_ROW(stored_type, type, meaning)                                                     \
+    do {                                                                                         \
+        type fill;                                                                               \
+        memcpy(&fill, pick->fill, sizeof fill);                                                  \
+        type *values = (type *)row_values;                                                       \
+        const stored_type *line = (const stored_type *)source->pixels;                           \
+        for (int64_t x = 0; x < source->shown; x++) {                                            \
+            int64_t column = source->columns[x];                                                 \
+            values[x] = column >= 0 ? meaning(line[column * pick->step + source->channel]) : fill; \
+        }                                                                                        \
+        for (int64_t x = source->shown; x < pick->width; x++)                                    \
+            values[x] = fill;                                                                    \
     } while (0)
 
-// pixels: a line of the picture; shown: how many pixels of the row it gives, 0 for a row of fill.
-static void copy_row(
-    const NearestArguments *pick, const uint8_t *pixels, const int64_t *columns, int64_t shown, int64_t channel,
-    uint8_t *row_values
-) {
+#define ITSELF(stored) (stored)
+#define IN_TABLE_1(stored) (((const uint8_t *)pick->table)[stored])
+#define IN_TABLE_4(stored) (((const uint32_t *)pick->table)[stored])
+#define IN_TABLE_8(stored) (((const uint64_t *)pick->table)[stored])
+
+static void copy_row(const NearestArguments *pick, const Source *source, uint8_t *row_values) {
     if (pick->value_bytes == 1)
-        COPY_ROW(uint8_t);
+        FILL_ROW(uint8_t, uint8_t, ITSELF);
     else if (pick->value_bytes == 2)
-        COPY_ROW(uint16_t);
+        FILL_ROW(uint16_t, uint16_t, ITSELF);
     else
-        COPY_ROW(uint32_t);
+        FILL_ROW(uint32_t, uint32_t, ITSELF);
+}
+
+// The same, of values that the table gives.
+static void look_up_row(const NearestArguments *pick, const Source *source, uint8_t *row_values) {
+    bool is_byte = pick->value_bytes == 1;
+    if (pick->entry_bytes == 1 && is_byte)
+        FILL_ROW(uint8_t, uint8_t, IN_TABLE_1);
+    else if (pick->entry_bytes == 1)
+        FILL_ROW(uint16_t, uint8_t, IN_TABLE_1);
+    else if (pick->entry_bytes == 4 && is_byte)
+        FILL_ROW(uint8_t, uint32_t, IN_TABLE_4);
+    else if (pick->entry_bytes == 4)
+        FILL_ROW(uint16_t, uint32_t, IN_TABLE_4);
+    else if (is_byte)
+        FILL_ROW(uint8_t, uint64_t, IN_TABLE_8);
+    else
+        FILL_ROW(uint16_t, uint64_t, IN_TABLE_8);
 }
 
 // Marks the outputs whose values are of the image.
@@ -83,13 +112,17 @@ static void pick_image(const NearestArguments *pick, int64_t image, int64_t *row
     };
     find_places(pick, &down, rows);
     find_places(pick, &across, columns);
-    int64_t row_bytes = pick->width * pick->value_bytes;
+    int64_t row_bytes = pick->width * (pick->table == NULL ? pick->value_bytes : pick->entry_bytes);
     for (int64_t channel = 0; channel < pick->channels; channel++) {
         uint8_t *plane = pick->values + (image * pick->channels + channel) * pick->height * row_bytes;
         for (int64_t y = 0; y < pick->height; y++) {
             bool is_shown = y < output->height && rows[y] >= 0;
             const uint8_t *pixels = picture->pixels + (is_shown ? rows[y] * picture->stride : 0);
-            copy_row(pick, pixels, columns, is_shown ? output->width : 0, channel, plane + y * row_bytes);
+            Source source = {pixels, columns, is_shown ? output->width : 0, channel};
+            if (pick->table == NULL)
+                copy_row(pick, &source, plane + y * row_bytes);
+            else
+                look_up_row(pick, &source, plane + y * row_bytes);
         }
     }
     if (pick->inside != NULL)

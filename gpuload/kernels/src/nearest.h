@@ -13,10 +13,12 @@ typedef struct {
     const Flips *flips;
     const Size *sizes;       // of the stored images
     const Size *outputs;     // of each output, in the upper left corner of its frame
-    const void *fill;        // a value: outside of the image and of the output
+    const void *fill;        // a value of the output: outside of the image and of the output
+    const void *table;       // what each stored number of 1 or 2 bytes becomes; NULL: itself
     int64_t padding_mode;    // index in gpuload.augment.crops.PADDING_MODES of what is outside of the image
     int64_t within_windows;  // whether pixels beyond the window's edges are those at its edges
-    int64_t value_bytes;     // 1, 2 or 4
+    int64_t value_bytes;     // of a stored number, 1, 2 or 4
+    int64_t entry_bytes;     // of one in the table, 1, 4 or 8
     int64_t channels;
     int64_t step;            // values from one pixel to the next
     uint8_t *values;         // (images, channels, height, width)
