@@ -260,6 +260,7 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
     ]
     dropped = _dropped(listing, firsts, skipped)
     notes = _planning_notes(listing, len(dropped))
+    notes += _note_on_shared(source, options, listing)
     others = sorted(set(base) - {split.name for split in splits})
     if others and not _drawing_option(options) and listing.splits is None:
         notes.append(
@@ -468,7 +469,25 @@ def _find_firsts(source: Source, options: PackOptions, listing: Listing) -> I64:
     firsts = np.arange(len(listing))
     if not options.dedup and len(options.shares) == 1:
         return firsts
-    tasks = [(source, images) for images in _possible_duplicates(listing)]
+    first_of = dict[bytes, int]()
+    for row, digest in _hash(source, options, listing, _of_one_size(listing)):
+        firsts[row] = first_of.setdefault(digest, row)
+    return firsts
+
+
+def _hash(
+    source: Source, options: PackOptions, listing: Listing, rows: I64
+) -> list[tuple[int, bytes]]:
+    """Row and digest of the images of these rows, in order, without those that cannot be read."""
+    if not len(rows):
+        return []
+    columns = {"row": rows, "address": addresses(listing.samples).take(array_of(rows))}
+    images = pa.table(columns).combine_chunks()
+    # A slice is pickled with the whole of its table, what is taken from it is not.
+    tasks = [
+        (source, batch.take(array_of(np.arange(len(batch)))))
+        for batch in images.to_batches(_BATCH_ROWS)
+    ]
     count = min(options.worker_count, len(tasks))
     hashes = list[tuple[int, bytes]]()
     with Workers[Any, list[tuple[int, bytes]]](count, hash_images) as workers:
@@ -476,27 +495,56 @@ def _find_firsts(source: Source, options: PackOptions, listing: Listing) -> I64:
         results = workers.run(tasks, died=lambda task, _: (task[0], task[1][:0]))
         for _, hashes_of_batch in results:
             hashes += hashes_of_batch
-    first_of = dict[bytes, int]()
-    for row, digest in sorted(hashes):
-        firsts[row] = first_of.setdefault(digest, row)
-    return firsts
+    return sorted(hashes)
 
 
-def _possible_duplicates(listing: Listing) -> list[pa.RecordBatch]:
-    """The images whose size another one has, too, in batches of rows and addresses."""
+def _of_one_size(listing: Listing) -> I64:
+    """The rows whose images have as many bytes as another one."""
     _, number, counts = np.unique(
         numbers_of(listing.samples.column(BYTES)),
         return_inverse=True,
         return_counts=True,
     )
-    rows = array_of(np.flatnonzero(counts[number] > 1))
-    columns = {"row": rows, "address": addresses(listing.samples).take(rows)}
-    images = pa.table(columns).combine_chunks()
-    # A slice is pickled with the whole of its table, what is taken from it is not.
+    return np.flatnonzero(counts[number] > 1)
+
+
+def _note_on_shared(
+    source: Source, options: PackOptions, listing: Listing
+) -> list[str]:
+    """A sentence on images that lie in several of the source's own splits: a validation with them says too much."""
+    if listing.splits is None or options.dedup:
+        return []
+    split_of = listing.splits.numbers
+    first_of = dict[bytes, int]()
+    shared = list[int]()
+    for row, digest in _hash(source, options, listing, _under_one_name(listing)):
+        first = first_of.setdefault(digest, row)
+        if split_of[first] != split_of[row]:
+            shared.append(row)
+    if not shared:
+        return []
+    names = listing.samples.column(NAME).take(array_of(np.array(shared))).to_pylist()
+    are = counted(len(shared), "image lies", "images lie")
     return [
-        batch.take(array_of(np.arange(len(batch))))
-        for batch in images.to_batches(_BATCH_ROWS)
+        f"{are} in another split, too: {some_of(names)}. --dedup packs each once; `python -m gpuload report` finds "
+        "those of other names"
     ]
+
+
+def _under_one_name(listing: Listing) -> I64:
+    """The rows whose files have the name and the size of one in another split. Only these are read to be compared."""
+    assert listing.splits is not None
+    rows = _of_one_size(listing)
+    names = listing.samples.column(NAME).take(array_of(rows)).to_pylist()
+    sizes = numbers_of(listing.samples.column(BYTES))[rows].tolist()
+    base_names = [name.rpartition("/")[2] for name in names]
+    files = list(zip(base_names, sizes, strict=True))
+    splits_of_file = dict[tuple[str, int], set[int]]()
+    numbers = listing.splits.numbers[rows].tolist()
+    for file, split in zip(files, numbers, strict=True):
+        splits_of_file.setdefault(file, set()).add(split)
+    is_shared = [len(splits_of_file[file]) > 1 for file in files]
+    return rows[np.array(is_shared, bool)]
 
 
 def _write_split_plan(

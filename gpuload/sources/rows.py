@@ -612,7 +612,6 @@ def _notes_on_alike(lists: Iterable[ClassNames]) -> list[str]:
                 notes.append(
                     f"classes that differ only {words} are different classes: {some_of(alike)}"
                 )
-                break
     return list(dict.fromkeys(notes))
 
 

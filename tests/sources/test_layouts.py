@@ -41,6 +41,7 @@ def test_annotations_beside_images_are_found(make_folder: Folder, place: str, wr
         ({"x/a/1.jpg": b"", "y/b/1.jpg": b""}, {}, "images lie in folders such as 'x/a'; the classes are 'x', 'y'"),
         ({"x/1.jpg": b"", "x/a/1.jpg": b"", "y/1.jpg": b""}, {}, "1 folder lies below those of classes: the class of images in 'x/a' is 'x'"),
         ({"Cat/1.jpg": b"", "cat/1.jpg": b"", "dog/1.jpg": b""}, {}, "classes that differ only in case are different classes: 'Cat', 'cat'"),
+        ({"Cat/1.jpg": b"", "cat/1.jpg": b"", "caf\u00e9/1.jpg": b"", "cafe\u0301/1.jpg": b""}, {}, ".* in case are .*: 'Cat', 'cat'\n.* the form of their characters are different classes: 'caf.*"),
     ],
 )  # fmt: skip
 def test_classes_that_are_told(make_folder: Folder, files: dict[str, bytes], options: Any, note: str) -> None:

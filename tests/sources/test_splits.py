@@ -318,3 +318,17 @@ def test_two_members_of_one_extension_are_refused(
     said = capsys.readouterr().err
     assert f"sample '2' has two members of one extension ('2.jpg', '2.txt', '2.xyz', '2.{end}')" in said
     assert said.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_images_that_lie_in_several_splits_are_told(
+    make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By name and bytes; `report` finds the others. Images of one name and size alone are different ones."""
+    ends = {"same": PHOTOS[1] + b"ab", "other": PHOTOS[1] + b"cd"}
+    train = {"train/a/1.jpg": PHOTOS[0], "train/b/2.jpg": ends["same"], "train/a/3.jpg": ends["same"]}
+    val = {"val/a/4.jpg": PHOTOS[2], "val/b/2.jpg": ends["same"], "val/a/3.jpg": ends["other"]}
+    root = make_folder(train | val)
+    assert cli.main(["pack", str(root), str(tmp_path / "out"), "--workers", "1"]) == cli.DONE
+    assert "note: 1 image lies in another split, too: 'val/b/2.jpg'. --dedup" in capsys.readouterr().out
+    assert cli.main(["pack", str(root), str(tmp_path / "once"), "--workers", "1", "--dedup"]) == cli.DONE
+    assert "another split" not in capsys.readouterr().out
