@@ -173,7 +173,9 @@ class TarsSource(Source):
         title = self.title if is_compressed_tar(path.name) else str(path)
         check = SampleCheck(title, unique=False, advice=_DOTS)
         for key, members in group_members(read_members(path, others), split):
-            by_end = by_extension(path, key, members, split=split)
+            # As in WebDataset. Fields of gpuload's own tars may have capitals.
+            is_foreign = image is None
+            by_end = by_extension(path, key, members, fold=is_foreign, split=split)
             check.add(key, by_end)
             yield _TarSample(key, by_end, _image_of(by_end, image))
         if image is None and not key_dot:

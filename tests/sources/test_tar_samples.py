@@ -110,3 +110,13 @@ def test_dots_in_names_that_no_images_share(tmp_path: Path) -> None:
     members = {f"photos/{group}/{n}.v{n}.png": PNGS[n] for group in ("ant", "bee") for n in range(3)}
     folders = listed(write_tar(tmp_path / "t.tar", members))
     assert (len(folders), folders.classes) == (6, ("ant", "bee"))
+
+
+def test_extensions_in_capitals_are_those_of_the_same_fields(tmp_path: Path) -> None:
+    """As WebDataset and `index` have it: labels in `.CLS` were left out."""
+    shard = write_tar(
+        tmp_path / "t.tar", {name.replace("cls", "CLS").replace("png", "PNG"): data for name, data in SOME.items()}
+    )
+    samples = listed(shard)
+    assert [field.name for field in samples.fields] == ["label"]
+    assert samples.samples.column("label").to_pylist() == [1] * 4
