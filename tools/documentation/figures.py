@@ -403,6 +403,28 @@ def clients() -> str:
     return f"{table(['program', *columns], rows)}\n\n{caption}"
 
 
+def peers() -> str:
+    """Loaders of 2026 beside gpuload, on a busy machine: processor time, and how the rates compare."""
+    found = by_name("cpu-2-cores-peers")
+    own = found["gpuload"]
+    rows = [
+        [
+            NAMES[row["name"]],
+            f"{row['cpu_s_per_1000']:.2f}",
+            f"{row['cpu_s_per_1000'] / own['cpu_s_per_1000']:.1f}",
+            f"{own['images_per_s'] / row['images_per_s']:.1f}",
+        ]
+        for row in sorted(found.values(), key=lambda row: row["cpu_s_per_1000"])
+    ]
+    head = [
+        "loader",
+        "CPU s per 1,000",
+        "times gpuload's",
+        "gpuload's rate, times this one's",
+    ]
+    return table(head, rows)
+
+
 def accuracies() -> str:
     """Of models trained with each loader, of the runs in the record."""
     lines = (RESULTS / "accuracy.jsonl").read_text().splitlines()
@@ -422,6 +444,7 @@ TABLES = {
     "all-loaders": long,
     "whole-images": partial(rates, "cpu-2-cores-whole"),
     "accuracy": accuracies,
+    "peers": peers,
     "other-images": other_images,
     "packing": packing,
     "kills": kills,
