@@ -516,4 +516,6 @@ def _weight_at(own: Mapping[int, float], point: int, between: Between) -> float:
     if between == "constant" or place + 1 == len(starts):
         return own[begin]
     end = starts[place + 1]
-    return own[begin] + (own[end] - own[begin]) * ((point - begin) / (end - begin))
+    progress = (point - begin) / (end - begin)
+    change = own[end] - own[begin]
+    return own[begin] + change * progress

@@ -74,7 +74,8 @@ class PatchGrid:
         sides = np.stack([heights, widths], axis=1).astype(np.float64)
         pixels = float(self.max_tokens * self.patch**2)
         area = sides.prod(axis=1, keepdims=True)
-        exact = sides * np.minimum(1, np.sqrt(pixels / area)) / self.patch
+        scale = np.minimum(1, np.sqrt(pixels / area))
+        exact = sides * scale / self.patch
         shapes = np.maximum(np.rint(exact), 1)
         is_over = shapes.prod(axis=1) > self.max_tokens
         shapes[is_over] = np.maximum(np.floor(exact[is_over]), 1)

@@ -135,13 +135,16 @@ class Windows:
 
     def shards(self, window: int) -> I64:
         """The shards of a window; empty past the last."""
-        bounds = self._bounds[window : window + 2]
-        return self._segments.shards[slice(*bounds) if len(bounds) == 2 else slice(0)]
+        if window + 1 >= len(self._bounds):
+            return self._segments.shards[:0]
+        first, stop = self._bounds[window : window + 2]
+        return self._segments.shards[first:stop]
 
     def shards_from(self, window: int) -> tuple[I64, I64]:
         """The shards of a window and of those after it, and where the window of each begins."""
-        starts = np.repeat(self.starts[window:-1], np.diff(self._bounds[window:]))
-        return self._segments.shards[self._bounds[window] :], starts
+        bounds = self._bounds[window:]
+        starts = np.repeat(self.starts[window:-1], np.diff(bounds))
+        return self._segments.shards[bounds[0] :], starts
 
     def samples(self, window: int) -> I64:
         """The samples of a window, in order."""
@@ -282,10 +285,11 @@ class EpochOrder:
         self._lanes = self._lanes_of(self._epoch)
         # In samples of a lane: where any of them enters a window, and which one each is in from there on. At the end,
         # where a rank reads that has no sample of the last batch, they are past their last.
-        starts = np.unique(np.concatenate([lane.starts[:-1] for lane in self._lanes]))
+        starts_of_lanes = [lane.starts[:-1] for lane in self._lanes]
+        starts = np.unique(np.concatenate(starts_of_lanes))
         entered = [
-            np.searchsorted(lane.starts[:-1], starts, side="right") - 1
-            for lane in self._lanes
+            np.searchsorted(starts_of_lane, starts, side="right") - 1
+            for starts_of_lane in starts_of_lanes
         ]
         past = [[len(lane.starts) - 1 for lane in self._lanes]]
         self._entered: I64 = np.concatenate([np.stack(entered, axis=1), past])
@@ -368,7 +372,8 @@ class EpochOrder:
             values = values_of(lane, entered)[first - lane_start : last - lane_start]
             # At the end, the first lanes may have one more.
             table[: len(values), column] = values
-        gathered: I64 = table.reshape(-1)[start - first * width : stop - first * width]
+        table_start = first * width
+        gathered: I64 = table.reshape(-1)[start - table_start : stop - table_start]
         return gathered
 
 
@@ -481,7 +486,9 @@ def is_sorted_by_class(dataset: Dataset, window: int) -> bool:
         return False
     classes = len(dataset.classes)
     # For classes of equal size. They are not, but a set that is not sorted stays far above half of it.
-    expected = classes * (1 - (1 - 1 / classes) ** int(order.window_starts[1]))
+    samples = int(order.window_starts[1])
+    share_missing = (1 - 1 / classes) ** samples
+    expected = classes * (1 - share_missing)
     seen: set[int] = set()
     for shard in shards.tolist():
         seen.update(
@@ -498,7 +505,9 @@ def is_sorted_by_class(dataset: Dataset, window: int) -> bool:
 def _distance(samples: I64, total: int) -> float:
     positions = np.sort(samples) / total
     steps = np.arange(len(positions) + 1) / len(positions)
-    return float(max((steps[1:] - positions).max(), (positions - steps[:-1]).max()))
+    above = (steps[1:] - positions).max()
+    below = (positions - steps[:-1]).max()
+    return float(max(above, below))
 
 
 def _count_classes(labels: I64, order: EpochOrder, batch_size: int) -> float:

@@ -92,7 +92,8 @@ class Sampling:
             return self.groups, np.broadcast_to(np.int64(1), self.groups.shape)
         assert self.weights is not None
         total = self.draws * UNITS
-        units = np.rint(self.weights / self.weights.sum() * total).astype(np.int64)
+        shares = self.weights / self.weights.sum()
+        units = np.rint(shares * total).astype(np.int64)
         # What rounding left, where it changes least.
         units[np.argmax(units)] += total - units.sum()
         return np.broadcast_to(np.int32(0), units.shape), units
@@ -171,9 +172,10 @@ class _DrawnWindows(Windows):
                 sampling.draws, len(self._unit), self._seed, self._epoch
             )
         key = make_key(self._seed, self._epoch, DRAWN, _OFFSETS)
-        offsets = uniform(key, np.arange(len(self._unit))) * self._unit
+        groups = len(self._unit)
+        offsets = uniform(key, np.arange(groups)) * self._unit
         self._offsets = np.minimum(offsets.astype(np.int64), self._unit - 1)
-        self._passed: tuple[int, I64] = 0, np.zeros(len(self._unit), np.int64)
+        self._passed: tuple[int, I64] = 0, np.zeros(groups, np.int64)
         windows = range(1, len(self._bounds))
         ends = [self._drawn(self._units_before(window)).sum() for window in windows]
         self.starts = np.array([0, *ends])
@@ -247,7 +249,8 @@ class RepeatedOrder(EpochOrder):
         self._first = (share.first - offset) % share.lanes
         self._step = share.lanes
         starts = once.window_starts * times
-        self.window_starts = np.maximum(-(-(starts - self._first) // self._step), 0)
+        own_starts = -((self._first - starts) // self._step)  # rounded up
+        self.window_starts = np.maximum(own_starts, 0)
 
     def __getitem__(self, positions: slice) -> I64:
         start, stop, _ = positions.indices(len(self))
@@ -255,8 +258,9 @@ class RepeatedOrder(EpochOrder):
             return np.empty(0, np.int64)
         places = self._places(start, stop) // self._times
         first = int(places[0])
-        samples: I64 = self._once[first : int(places[-1]) + 1][places - first]
-        return samples
+        last = int(places[-1])
+        samples = self._once[first : last + 1]
+        return samples[places - first]
 
     def serving(self, share: Share) -> "RepeatedOrder":
         """As `EpochOrder.serving`."""

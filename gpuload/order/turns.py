@@ -274,8 +274,9 @@ class ScheduledTurns:
         part of a block that lies between two points, in the middle of this part."""
         begin = self._starts[piece]
         end = self._starts[piece + 1]
-        first = np.maximum(np.arange(blocks.start, blocks.stop) * BLOCK, begin)
-        last = np.minimum(np.arange(blocks.start + 1, blocks.stop + 1) * BLOCK, end)
+        numbers = np.arange(blocks.start, blocks.stop)
+        first = np.maximum(numbers * BLOCK, begin)
+        last = np.minimum((numbers + 1) * BLOCK, end)
         # Each operation is rounded in the same way on every machine.
         progress = ((first - begin) + (last - begin)) / (2 * (end - begin))
         left = self._weights[piece]
