@@ -103,7 +103,7 @@ def _levels(raster: Raster, conversion: Conversion) -> Array:
         by_window = ", and --window file takes the window that it states"
         raise DecodeError(
             f"its pixels are {values.dtype.itemsize * 8}-bit integers of unknown range; {_BY_SCALE}"
-            f"{by_window if raster.window else ''}"
+            f"{by_window if raster.window else ''}{_by_floats(values)}"
         )
     peak = raster.peak
     if conversion.depth is not None:
@@ -118,6 +118,13 @@ def _levels(raster: Raster, conversion: Conversion) -> Array:
         (values.astype(np.uint32) * EIGHT_BITS + peak // 2) // peak
     ).astype(np.uint8)
     return scaled
+
+
+def _by_floats(values: Array) -> str:
+    """The options that keep numbers of unknown range, of (height, width, bands), for messages."""
+    bands = values.shape[2]
+    mode = "F" if bands == 1 else f"float32x{bands}"
+    return f", and --mode {mode} --encode raw keeps the numbers"
 
 
 def _remark_on_depth(raster: Raster, largest: int) -> None:
@@ -141,7 +148,7 @@ def _largest_level(image: Image.Image) -> int:
 def _levels_of_floats(values: Array) -> Array:
     if not (float(values.min(initial=0)) >= 0 and float(values.max(initial=0)) <= 1):
         raise DecodeError(
-            f"its pixels are floating-point numbers of unknown range; {_BY_SCALE}"
+            f"its pixels are floating-point numbers of unknown range; {_BY_SCALE}{_by_floats(values)}"
         )
     scaled: Array = np.round(values.astype(np.float64) * EIGHT_BITS).astype(np.uint8)
     return scaled

@@ -404,6 +404,19 @@ def test_what_a_dicom_asks_for() -> None:
         pixels(inks, "RGB")
 
 
+@pytest.mark.parametrize(
+    ("numbers", "mode"), [(FLOATS, "F"), (SIGNED, "F"), (bands(FLOATS), "float32x3"), (bands(SIGNED), "float32x3")]
+)
+def test_a_refusal_says_what_keeps_the_numbers(numbers: Array, mode: str) -> None:
+    """By options that do, where they are given to the next run."""
+    data = tiff(numbers, photometric="rgb" if numbers.ndim == 3 else "minisblack")
+    with pytest.raises(
+        gpuload.DecodeError, match=f"--scale LOW:HIGH .* and --mode {mode} --encode raw keeps the numbers"
+    ):
+        pixels(data, "RGB")
+    np.testing.assert_array_equal(pixels(data, mode).reshape(numbers.shape), numbers)
+
+
 def test_alpha_of_a_jpeg_xl() -> None:
     """Laid over white, dropped, or kept."""
     colors = np.dstack([bands(DEEP), np.full_like(DEEP, 65_535 // 2)])
