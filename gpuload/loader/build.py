@@ -3,13 +3,13 @@
 Each step is a function of the config and of earlier steps, so that a preview can build the last ones again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from gpuload.augment.schedule import Schedule
-from gpuload.decode.arguments import Backend, OnCorrupt
+from gpuload.decode.arguments import Backend, Both, Dali, DecoderName, OnCorrupt
 from gpuload.decode.dali.memory import OutputImages, check_whole_images
 from gpuload.decode.functions import Functions, find_functions
 from gpuload.decode.interface import PictureForm, Resources, no_pixels
@@ -153,17 +153,7 @@ def build_decoding(
         config.prefetch,
     )
     first_form = schedule.first.form
-    outputs = [
-        OutputImages(
-            collate.largest_sizes(picture.name, schedule),
-            picture.stored.pixels.channels,
-            picture.forms[0].dtype,
-            picture.name,
-            picture.most,
-        )
-        for picture in pictures
-        if is_for_dali(picture)
-    ]
+    outputs = _whole_images(decoder, pictures, schedule, collate)
     backend, device_id = choose_decoder(
         decoder,
         config.device,
@@ -186,6 +176,27 @@ def build_decoding(
     # Last: a GPU that is too small is reported before a torch that cannot use it.
     arrays = make_arrays(config.output, device_id, first_form)
     return Decoding(pictures, functions, backend, device_id, resources, arrays)
+
+
+def _whole_images(
+    decoder: DecoderName | Dali | Both,
+    pictures: Sequence[PictureForm],
+    schedule: Schedule,
+    collate: Collate,
+) -> list[OutputImages]:
+    """What DALI makes of whole pictures, if it decodes: beside another decoder, of no lists."""
+    is_shared = decoder == "both" or isinstance(decoder, Both)
+    return [
+        OutputImages(
+            collate.largest_sizes(picture.name, schedule),
+            picture.stored.pixels.channels,
+            picture.forms[0].dtype,
+            picture.name,
+            picture.most,
+        )
+        for picture in pictures
+        if is_for_dali(picture) and not (is_shared and picture.is_list)
+    ]
 
 
 def _find_functions(
