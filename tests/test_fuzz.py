@@ -16,8 +16,9 @@ GROUPS = [
     ("manifest", "index"),
     ("paths", "state"),
     ("tar", "tar-headers", "npy", "zip", "tar-source", "npy-source", "npz"),
-    ("table", "coco", "voc", "sidecar", "lmdb-values"),
-    ("lmdb", "hdf5", "parquet"),
+    ("table", "coco", "voc", "sidecar", "lmdb-values", "lmdb-pickles"),
+    ("lmdb", "hdf5", "parquet", "arrow"),
+    ("duckdb", "lance"),
     ("golden-stores", "json-exports", "text-exports"),
 ]
 
@@ -26,6 +27,9 @@ GROUPS = [
 def test_only_errors_of_gpuload_come_out_in_bounded_time_and_memory(names: tuple[str, ...], tmp_path: Path) -> None:
     if "lmdb-values" in names:
         pytest.importorskip("lmdb")
+    if "duckdb" in names:
+        pytest.importorskip("duckdb")
+        pytest.importorskip("lance")
     if "hdf5" in names:
         pytest.importorskip("h5py")
     result = fuzz(",".join(names), 0, 60 * len(names), 3600, tmp_path)

@@ -96,6 +96,23 @@ def _mutated_document(rng: Random, content: bytes) -> bytes:
     return b"".join(lines)
 
 
+class LanceTarget(PlacesTarget):
+    """A data set of Lance: its manifest, its transaction and its data."""
+
+    name = "lance"
+    processes = True
+
+    def places(self) -> list[Place]:
+        import lance
+        import pyarrow as pa
+
+        jpg = encoded(Image.new("RGB", (9, 8)), "JPEG")
+        root = self.folder / "seed.lance"
+        lance.write_dataset(pa.table({"image": [jpg] * 3, "label": [0, 1, 0]}), str(root))
+        files = {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        return [Place("lance", files, name) for name in sorted(files)]
+
+
 class GoldenStoresTarget(PlacesTarget):
     """MDS, LitData, TFRecord, beton, RecordIO, and SquashFS: the index and the data of each."""
 

@@ -1,6 +1,7 @@
 """Files that hold whole samples: LMDB, HDF5, Parquet."""
 
 import json
+import pickle
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,6 +87,33 @@ class LmdbValueTarget(SourceTarget):
         ]
 
 
+class PickledValueTarget(LmdbValueTarget):
+    """Pickled values in an LMDB, which are read without running them."""
+
+    name = "lmdb-pickles"
+    tokens = (
+        *(pickle.dumps(value) for value in (None, [], {}, (), b"x", "../x", 2**70, -0.0)),
+        b"cos\nsystem\n",
+        b"\x8c\x08builtins\x8c\x04eval\x93",
+        b"(lp0\n",
+        b"h\x00",
+        b"\x94",
+        b"\x80\x05\x95\xff\xff\xff\xff\xff\xff\xff\x7f",
+        b"R.",
+    )
+
+    def seeds(self) -> list[bytes]:
+        jpg = encoded(Image.new("RGB", (9, 8)), "JPEG")
+        array = np.zeros((4, 3, 3), np.uint8)
+        rows = [
+            {"image": jpg, "label": 1},
+            (jpg, 2),
+            [array, np.int64(3)],
+            {"image": array, "caption": "x", "box": (1, 2.5)},
+        ]
+        return [pickle.dumps(row, protocol) for row in rows for protocol in (2, 4, 5)]
+
+
 class LmdbTarget(SourceTarget):
     """`data.mdb`, the file that LMDB maps into memory and trusts."""
 
@@ -141,6 +169,51 @@ class Hdf5Target(SourceTarget):
                     file["table"] = np.zeros(3, [("x", "<f4"), ("z", "<f4")])
             inputs.append(path.read_bytes())
         return inputs
+
+
+class ArrowTarget(SourceTarget):
+    """Files of Arrow's formats for files and streams."""
+
+    name = "arrow"
+    file = "data.arrow"
+    processes = True
+    tokens = (b"ARROW1\0\0", b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", bytes(8), *NESTED)
+
+    def seeds(self) -> list[bytes]:
+        jpg = encoded(Image.new("RGB", (9, 8)), "JPEG")
+        values = {
+            "image": [jpg] * 3,
+            "label": [0, 1, 0],
+            "caption": ["a", "b", "c"],
+            "boxes": [[[1.0, 2.0, 3.0, 4.0]], [], []],
+        }
+        table = pa.table(values)
+        inputs = []
+        for new in (pa.ipc.new_file, pa.ipc.new_stream):
+            sink = pa.BufferOutputStream()
+            with new(sink, table.schema) as writer:
+                writer.write_table(table, 2)
+            inputs.append(bytes(sink.getvalue()))
+        return inputs
+
+
+class DuckDbTarget(SourceTarget):
+    """Files of DuckDB: blocks, checked by its own sums, and what its catalogue says."""
+
+    name = "duckdb"
+    file = "data.duckdb"
+    processes = True
+    tokens = (b"DUCK", bytes(8), b"\xff" * 8)
+
+    def seeds(self) -> list[bytes]:
+        import duckdb
+
+        path = self.folder / "seed.duckdb"
+        jpg = encoded(Image.new("RGB", (9, 8)), "JPEG")
+        with duckdb.connect(str(path)) as connection:
+            connection.execute("CREATE TABLE samples (image BLOB, label INTEGER, caption VARCHAR)")
+            connection.executemany("INSERT INTO samples VALUES (?, ?, ?)", [(jpg, number, "x") for number in range(3)])
+        return [path.read_bytes()]
 
 
 class ParquetTarget(SourceTarget):

@@ -52,10 +52,18 @@ class SavedDatasetSource(StoreSource):
 
 
 def _table(paths: list[Path]) -> Table:
-    schema = next(_batches(paths[0])).schema if paths else pa.schema([])
+    schema = _schema_of(paths[0]) if paths else pa.schema([])
     rows = (row for path in paths for batch in _batches(path) for row in _rows(batch))
     features = Features.of_metadata(schema.metadata)
     return Table(schema.names, rows, features, lists=lists_of_images(schema))
+
+
+def _schema_of(path: Path) -> pa.Schema:
+    source = pa.memory_map(str(path))
+    try:
+        return pa.ipc.open_file(source).schema
+    except pa.ArrowInvalid:
+        return pa.ipc.open_stream(source).schema
 
 
 def _batches(path: Path) -> Iterator[pa.RecordBatch]:

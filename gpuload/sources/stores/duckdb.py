@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from gpuload.errors import SourceError, some_of
 from gpuload.sources.columns import Table
-from gpuload.sources.files import Findings
+from gpuload.sources.files import Findings, readable
 from gpuload.sources.source import ColumnOptions, Row
 from gpuload.sources.stores.store import StoreSource
 
@@ -46,7 +46,10 @@ class DuckDbSource(StoreSource):
             "autoload_known_extensions": "false",
             "autoinstall_known_extensions": "false",
         }
-        with duckdb.connect(str(path), read_only=True, config=settings) as connection:
+        with (
+            readable(path, self.form, duckdb.Error),
+            duckdb.connect(str(path), read_only=True, config=settings) as connection,
+        ):
             name = self._name(connection)
             cursor = connection.execute(f"SELECT * FROM {name}")
             names = [column[0] for column in cursor.description]

@@ -1,6 +1,7 @@
 """Lance data sets, by the package pylance."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,30 @@ class LanceSource(StoreSource):
     def table(self, path: Path, findings: Findings) -> Table:
         import lance
 
-        dataset = lance.dataset(str(path))
-        features = Features.of_metadata(dataset.schema.metadata)
-        return Table(dataset.schema.names, _rows(dataset), features)
+        with _panics_as_errors():
+            dataset = lance.dataset(str(path))
+            schema = dataset.schema
+        features = Features.of_metadata(schema.metadata)
+        return Table(schema.names, _rows(dataset), features)
+
+
+@contextmanager
+def _panics_as_errors() -> Iterator[None]:
+    """Turns a panic of Lance's Rust code, which PyO3 raises as no Exception, into a ValueError."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"it is damaged: {error}") from None
 
 
 def _rows(dataset: Any) -> Iterator[Row]:
+    with _panics_as_errors():
+        yield from _read_rows(dataset)
+
+
+def _read_rows(dataset: Any) -> Iterator[Row]:
     blobs = [field.name for field in dataset.schema if _is_blob(field)]
     batches = dataset.to_batches(
         with_row_id=True, batch_size=_BATCH_ROWS, scan_in_order=True

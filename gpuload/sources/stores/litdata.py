@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import pyarrow as pa
+
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.columns import Table
 from gpuload.sources.files import Files, Findings
@@ -25,6 +27,7 @@ from gpuload.sources.stores.store import INDEX, StoreSource, index_of
 
 _FRAMED = b"LDFZ01\0\0"
 _FRAME = struct.Struct("<IIQII")
+_IN_ARROW = b"LDARW01\0"  # ends chunks of litdata 0.2.76 with plain values alone
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _MOST_LEAVES = 1_000
 
@@ -70,15 +73,15 @@ class LitDataSource(StoreSource):
         formats = [str(form) for form in config["data_format"]]
         names = leaf_names(config.get("data_spec"), len(formats))
         decoders = [self._decoder(form) for form in formats]
-        rows = (
-            dict(zip(names, _values(record, decoders), strict=True))
-            for record in self._records(path, index["chunks"])
-        )
-        return Table(names, rows)
+        return Table(names, self._rows(path, index["chunks"], names, decoders))
 
-    def _records(
-        self, folder: Path, chunks: Sequence[Mapping[str, Any]]
-    ) -> Iterator[bytes]:
+    def _rows(
+        self,
+        folder: Path,
+        chunks: Sequence[Mapping[str, Any]],
+        names: Sequence[str],
+        decoders: Sequence[Decode],
+    ) -> Iterator[dict[str, Any]]:
         for chunk in chunks:
             path = folder / plain_name(chunk["filename"])
             scratch = self._scratch / "chunk.bin"
@@ -88,7 +91,11 @@ class LitDataSource(StoreSource):
                 inflate_file(path, "zstd", None, scratch)
                 path = scratch
             with opened(path) as file:
-                yield from _records_of(file, int(chunk["chunk_size"]))
+                if file.at(max(0, file.size - 8), min(8, file.size)) == _IN_ARROW:
+                    yield from _arrow_rows(file, names)
+                else:
+                    for record in _records_of(file, int(chunk["chunk_size"])):
+                        yield dict(zip(names, _values(record, decoders), strict=True))
             scratch.unlink(missing_ok=True)
 
     def _decoder(self, form: str) -> Decode:
@@ -96,6 +103,35 @@ class LitDataSource(StoreSource):
             trusted = self.options.trust_pickles
             return lambda pieces: read_pickle(pieces.rest(), trusted)
         return decoder(form)
+
+
+def _arrow_rows(file: StoreFile, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The samples of a chunk that ends in a file of Arrow, which holds the values of plain types."""
+    size = Pieces(file.at(file.size - 12, 4)).number("<I")
+    content = file.at(file.size - 12 - size, size, f"{file.path.name}: its rows")
+    is_file = content[:6] == b"ARROW1"
+    open_rows = pa.ipc.open_file if is_file else pa.ipc.open_stream
+    with open_rows(pa.py_buffer(content)) as reader:
+        batches = (
+            map(reader.get_batch, range(reader.num_record_batches))
+            if is_file
+            else iter(reader)
+        )
+        for batch in batches:
+            batch.validate(full=True)
+            for row in batch.to_pylist():
+                yield {name: _leaf(row, name) for name in names}
+
+
+def _leaf(row: Any, name: str) -> Any:
+    """A value in a tree of dicts and lists, by its name with dots."""
+    if isinstance(row, Mapping):
+        if name in row:
+            return row[name]
+        key, _, rest = name.partition(".")
+        return _leaf(row[key], rest)
+    key, _, rest = name.partition(".")
+    return _leaf(row[int(key)], rest) if rest else row[int(key)]
 
 
 def _records_of(file: StoreFile, expected: int) -> Iterator[bytes]:

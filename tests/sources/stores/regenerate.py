@@ -88,6 +88,11 @@ def mds() -> None:
             writer.write({"image": Image.open(sample.file).convert("RGB"), "label": sample.label})
 
 
+def plain_values(number: int) -> dict[str, Any]:
+    sample = true_samples()[number]
+    return {"image": sample.jpeg, "label": sample.label, "caption": sample.caption}
+
+
 def encoded_jpegs(number: int) -> Any:
     sample = true_samples()[number]
     return {"image": Image.open(sample.file), "label": sample.label, "caption": sample.caption}
@@ -127,6 +132,8 @@ def litdata() -> None:
     write("jpeg", encoded_jpegs, chunk_size=4)
     write("pil", decoded_pixels, 2, chunk_bytes="1MB")
     write("kinds", values_of_kinds, 3, chunk_bytes="1MB")
+    write("arrow", plain_values, chunk_size=4)
+    write("arrow-zstd", plain_values, chunk_size=4, compression="zstd")
     for level in ("chunk", "sample"):
         write(f"zstd-{level}", padded_bytes, chunk_size=4, compression="zstd", compression_level=level)
 

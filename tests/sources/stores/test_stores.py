@@ -64,7 +64,10 @@ def pack(tmp_path: Path) -> Pack:
 
 WHOLE = {  # with all six samples and their labels, each JPEG as it was
     **{f"mds/{name}": GOLDEN / "mds" / name for name in ("none", "br", "bz2", "gz", "snappy", "zstd", "splits")},
-    **{f"litdata/{name}": GOLDEN / "litdata" / name for name in ("jpeg", "zstd-chunk", "zstd-sample")},
+    **{
+        f"litdata/{name}": GOLDEN / "litdata" / name
+        for name in ("jpeg", "zstd-chunk", "zstd-sample", "arrow", "arrow-zstd")
+    },
     "tfds": GOLDEN / "tfds",
     "slim": GOLDEN / "slim",
 }
