@@ -108,7 +108,8 @@ class FaultHandler:
 class _Call:
     """One call of `FaultHandler.decode`, which keeps the batches that the decoder has not returned yet.
 
-    error: at which the input ended; the batches before it are decoded first.
+    in_flight: those that this attempt of the decoder has got. again: those of earlier attempts, which come after them;
+    an attempt may end before it has got all. error: at which the input ended; the batches before it are decoded first.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class _Call:
         self._batches = batches
         self._read_spare = read_spare
         self._in_flight: deque[HandledBatch] = deque()
+        self._again: deque[HandledBatch] = deque()
         self._error: BaseException | None = None
 
     def results(self) -> Iterator[HandledBatch]:
@@ -164,10 +166,10 @@ class _Call:
 
     def _input(self) -> Iterator[Batch]:
         """All batches in flight, then the next ones. The decoder must have ended its previous attempt."""
-        waiting = self._in_flight
+        self._again.extendleft(reversed(self._in_flight))
         self._in_flight = deque()
-        while waiting:
-            self._in_flight.append(waiting.popleft())
+        while self._again:
+            self._in_flight.append(self._again.popleft())
             yield self._in_flight[-1].batch
         while self._error is None:
             try:

@@ -1,6 +1,7 @@
 """A run over a set with samples that do not decode: what comes in their place, and that nothing else changes."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from painted import pack_painted
 
 import gpuload
 from gpuload import Augment
+from gpuload.decode.faults import _Call
+from gpuload.read.batch import Batch
 
 # Of 97 samples in batches of 8: alone, the last of its batch, two neighbours, the whole batch of 40..47, the last batch.
 BAD = (0, 15, 25, 26, *range(40, 48), 96)
@@ -94,6 +97,28 @@ def test_ranks_take_the_same_number_of_steps_and_only_bad_samples_differ(packed:
                 good = [row for row, sample in enumerate(other[0].tolist()) if sample not in BAD]
                 assert torch.equal(one[0][good], other[0][good]) and torch.equal(one[1][good], other[1][good])
                 assert not set(one[0].tolist()) & set(BAD) and len(one[0]) == len(other[0])
+
+
+@pytest.mark.parametrize("pause", [0.001, 0.003, 0.01])
+def test_no_batch_is_lost_where_a_fault_comes_before_the_batches_after_it_are_read_again(
+    packed: Path, bad: Path, decoder: str, pause: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch of one bad sample after another is decoded again, with those after it, which come slowly."""
+    read = _Call._input
+
+    def slowly(call: _Call) -> Iterator[Batch]:
+        for batch in read(call):
+            yield batch
+            time.sleep(pause)
+
+    with skipping(packed, decoder, batch_size=1) as loader:
+        wanted = epoch(loader)
+    monkeypatch.setattr(_Call, "_input", slowly)
+    with skipping(bad, decoder, batch_size=1, prefetch=8) as loader:
+        found = epoch(loader)
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert one[0] == other[0] or other[0].item() in BAD
 
 
 @all_decoders
