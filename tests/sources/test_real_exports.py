@@ -4,18 +4,23 @@
 be right is refused without it, or a note names the option.
 """
 
+import io
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from images import Folder
-from reading import rows_of
+from PIL import Image
+from reading import rejected_of, rows_of
 from sources_read import listed, packed, splits_of
 from true_drawings import CLASSES, EXPORTS, OBJECTS, SPLITS, WHOLE, read_exports
 
+import gpuload
 from gpuload import SourceError
+from gpuload.commands import REJECTED
 
 TOOLS = sorted(file.stem for file in EXPORTS.glob("*.json"))
 NEGATIVES = {"negatives": True}
@@ -46,12 +51,16 @@ REFUSED = {
     "labelformat lightly": "'predictions/task/a.json', JSON about images",
     "pylabel yolo": "the texts use the classes 1 to 3, and 3 names are numbered from 0",  # PyLabel's own ones are wrong
     "fiftyone CSVDataset boxes": "'labels.csv', a table of images",  # of names alone
-    "datumaro camvid masks": "'train.txt', a list of images",
-    "datumaro cityscapes masks": "the folder 'gtFine' does not look like a class",
     "datumaro kitti masks": "the folder 'image_2' does not look like a class",
-    "datumaro voc_segmentation masks": "'ImageSets/Segmentation/train.txt', a list of images",
     "datumaro voc_classification classes": "'ImageSets/Main/background_train.txt', a list of images",
     "datumaro imagenet_txt classes": "'train.txt', a list of images",
+}
+
+# Folders of masks beside folders of images, and what of the masks is refused; Datumaro colours them unless told otherwise.
+FOLDERS_OF_MASKS = {
+    "camvid masks": "found colours (mode RGB)",
+    "cityscapes masks": "",
+    "voc_segmentation masks": "found colours (mode RGB)",
 }
 
 # Those of classes of images that name the image without one, or leave it out.
@@ -150,6 +159,8 @@ def check_samples(tool: str, export: str, root: Path, options: dict[str, Any]) -
 def test_exports(make_folder: Folder, tool: str) -> None:
     for export, files in read_exports(tool).items():
         title = f"{tool} {export}"
+        if tool == "datumaro" and export in FOLDERS_OF_MASKS:
+            continue
         root = make_folder(files)
         if title in REFUSED:
             with pytest.raises(SourceError, match=re.escape(REFUSED[title])):
@@ -168,6 +179,24 @@ def test_exports(make_folder: Folder, tool: str) -> None:
         except Exception as error:
             error.add_note(title)
             raise
+
+
+@pytest.mark.parametrize("export", FOLDERS_OF_MASKS)
+def test_folders_of_masks(make_folder: Folder, tmp_path: Path, export: str) -> None:
+    """The image without objects has no mask, and is named."""
+    root = make_folder(read_exports("datumaro")[export])
+    if FOLDERS_OF_MASKS[export]:
+        with pytest.raises(SourceError, match=re.escape(FOLDERS_OF_MASKS[export])):
+            gpuload.pack(str(root), tmp_path / "out", workers=1)
+        return
+    packed(root, tmp_path / "out", code=REJECTED)
+    data = gpuload.Dataset(tmp_path / "out" / "train")
+    assert [*rejected_of(data.folder).values()] == ["lacks its picture mask"]
+    masks = {row["source"]: data[number]["mask"] for number, row in enumerate(rows_of(data.folder))}
+    (of_b,) = (mask for name, mask in masks.items() if name.endswith("/b_leftImg8bit.jpg"))
+    numbers = np.asarray(Image.open(io.BytesIO(of_b)))
+    assert (numbers == 1).sum() == pytest.approx(1728, rel=0.08)  # the cat
+    assert (numbers == 3).sum() == pytest.approx(600, rel=0.08)  # the bird
 
 
 def test_the_tables_name_exports() -> None:
