@@ -4,7 +4,6 @@
 be right is refused without it, or a note names the option.
 """
 
-import io
 import json
 import re
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from images import Folder
-from PIL import Image
 from reading import rejected_of, rows_of
 from sources_read import listed, packed, splits_of
 from true_drawings import CLASSES, EXPORTS, OBJECTS, SPLITS, WHOLE, read_exports
@@ -194,7 +192,7 @@ def test_folders_of_masks(make_folder: Folder, tmp_path: Path, export: str) -> N
     assert [*rejected_of(data.folder).values()] == ["lacks its picture mask"]
     masks = {row["source"]: data[number]["mask"] for number, row in enumerate(rows_of(data.folder))}
     (of_b,) = (mask for name, mask in masks.items() if name.endswith("/b_leftImg8bit.jpg"))
-    numbers = np.asarray(Image.open(io.BytesIO(of_b)))
+    numbers = np.asarray(of_b)
     assert (numbers == 1).sum() == pytest.approx(1728, rel=0.08)  # the cat
     assert (numbers == 3).sum() == pytest.approx(600, rel=0.08)  # the bird
 
