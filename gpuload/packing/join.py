@@ -175,7 +175,6 @@ class _JoinedTable:
 
     def __init__(self, path: Path, roles: Mapping[str, str]) -> None:
         self.path = path
-        self._roles = roles
         self._schema, self._batches = _opened(path)
         columns = self._schema.names
         if absent := [name for name in roles.values() if name not in columns]:

@@ -196,7 +196,8 @@ class MotSource(DrawnSource):
                 for line in filter(str.strip, text_in(self.files, file).split("\n")):
                     of_frame = frames.setdefault(int(line.partition(",")[0]), [])
                     shape = form.shape(line)
-                    of_frame += [] if shape is None else [shape]
+                    if shape is not None:
+                        of_frame.append(shape)
             for number, shapes in sorted(frames.items()):
                 yield Drawing(f"{place}/img1/{number:06d}".lstrip("/"), shapes)
 
