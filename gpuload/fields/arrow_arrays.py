@@ -22,6 +22,18 @@ _OFFSETS = {
     pa.large_binary(): np.int64,
 }
 _LARGEST_OFFSET = 2**31 - 1
+_NUMBERS = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
+)
+# Since `pyarrow.DataType.to_pandas_dtype` needs pandas in pyarrow 25.
+_DTYPES = {
+    pa.from_numpy_dtype(np.dtype(name)): np.dtype(name) for name in _NUMBERS.split()
+}
+
+
+def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
+    """NumPy's type of the numbers of an Arrow type."""
+    return _DTYPES[kind]
 
 
 def array_of(
@@ -62,7 +74,7 @@ def _with_kind(
         return values
     if values.dtype.kind not in "iu" or not pa.types.is_integer(kind):
         return None
-    converted = values.astype(kind.to_pandas_dtype())
+    converted = values.astype(dtype_of(kind))
     return converted if np.array_equal(converted, values) else None
 
 

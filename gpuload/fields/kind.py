@@ -19,7 +19,7 @@ from PIL import Image
 
 from gpuload.checks import shown, text
 from gpuload.errors import SourceError, some_of
-from gpuload.fields.arrow_arrays import array_of
+from gpuload.fields.arrow_arrays import array_of, dtype_of
 from gpuload.fields.field import Field
 from gpuload.fields.motion import Placement
 from gpuload.fields.rows import (
@@ -583,7 +583,7 @@ def _hub_feature(
     if classes is not None:
         names = {str(number): name for number, name in enumerate(classes)}
         return {"dtype": {"class_label": {"names": names}}}
-    return {"dtype": np.dtype(column.to_pandas_dtype()).name}
+    return {"dtype": dtype_of(column).name}
 
 
 def _plain(value: Any) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.fields.arrow_arrays import array_of
+from gpuload.fields.arrow_arrays import array_of, dtype_of
 from gpuload.fields.field import Field
 from gpuload.fields.motion import Motion
 from gpuload.lists import bounds_of, owners_of, places_of, spread, starts_of
@@ -175,7 +175,7 @@ def numbers_of(column: Any) -> npt.NDArray[Any]:
     if isinstance(column, pa.Array):
         return np.from_dlpack(column)
     if column.num_chunks == 0:
-        return np.empty(0, column.type.to_pandas_dtype())
+        return np.empty(0, dtype_of(column.type))
     chunks = [np.from_dlpack(chunk) for chunk in column.chunks]
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
