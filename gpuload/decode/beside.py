@@ -8,6 +8,7 @@ list of pictures is one array. What follows is what follows without a function; 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from gpuload.types import Array, Bools
 _VALID = 255
 
 
+@dataclass(eq=False)
 class PictureBeside(ABC):
     """A further picture of each sample of a batch, in a view with a function.
 
@@ -36,19 +38,15 @@ class PictureBeside(ABC):
         out: Memory for the view, with a row for each picture.
     """
 
-    def __init__(
-        self,
-        picture: PictureForm,
-        number: int,
-        batch: Batch,
-        cropped: Array,
-        out: Array,
-    ) -> None:
-        self.name = picture.name
-        self.out = out
-        self._cropped = cropped
-        self._view = batch.views_of(picture.name)[number]
-        stored = batch.encoded.pictures[picture.name]
+    picture: PictureForm
+    number: int
+    batch: InitVar[Batch]
+    cropped: Array
+    out: Array
+
+    def __post_init__(self, batch: Batch) -> None:
+        self._view = batch.views_of(self.name)[self.number]
+        stored = batch.encoded.pictures[self.name]
         self._is_list = isinstance(stored, Ragged)
         counts = np.ones(len(batch), np.int64)
         if isinstance(stored, Ragged):
@@ -56,10 +54,15 @@ class PictureBeside(ABC):
         self._ends = np.cumsum(counts).tolist()
         self._counts = counts.tolist()
 
+    @property
+    def name(self) -> str:
+        """Of the field."""
+        return self.picture.name
+
     def given(self, sample: int) -> Array:
         """What the function gets of a sample: (height, width), or (height, width, C) of several channels and colours;
         of a list with the number of its pictures before these."""
-        pictures = self._as_given(self._cropped[self._rows(sample)])
+        pictures = self._as_given(self.cropped[self._rows(sample)])
         return pictures if self._is_list else pictures[0]
 
     def store(self, sample: int, returned: Array) -> None:
@@ -98,32 +101,22 @@ class PictureBeside(ABC):
         """
 
 
+@dataclass(eq=False)
 class ColorsBeside(PictureBeside):
     """A picture of colours, whose levels are cropped (N, height, width, C).
 
     Args:
         postprocess: Makes values of levels; None: a later stage does it, and they stay (N, C, height, width).
-        picture: As of `PictureBeside`.
-        number: As of `PictureBeside`.
-        batch: As of `PictureBeside`.
-        cropped: As of `PictureBeside`.
-        out: As of `PictureBeside`.
     """
 
-    def __init__(
-        self,
-        postprocess: Postprocess | None,
-        picture: PictureForm,
-        number: int,
-        batch: Batch,
-        cropped: Array,
-        out: Array,
-    ) -> None:
-        super().__init__(picture, number, batch, cropped, out)
-        self._postprocess = postprocess
-        self._pixels = picture.stored.pixels
-        is_planar = postprocess is None or picture.forms[number].layout == "NCHW"
-        self._planes: Array = out if is_planar else out.transpose(0, 3, 1, 2)
+    postprocess: Postprocess | None
+
+    def __post_init__(self, batch: Batch) -> None:
+        super().__post_init__(batch)
+        self._pixels = self.picture.stored.pixels
+        layout = self.picture.forms[self.number].layout
+        is_planar = self.postprocess is None or layout == "NCHW"
+        self._planes: Array = self.out if is_planar else self.out.transpose(0, 3, 1, 2)
 
     def _as_given(self, cropped: Array) -> Array:
         return cropped.astype(self._pixels.dtype, copy=False)
@@ -133,28 +126,23 @@ class ColorsBeside(PictureBeside):
         return planes.astype(level_dtype(self._pixels), copy=False)
 
     def _finish(self, planes: Array, rows: slice) -> None:
-        if self._postprocess is None:
+        if self.postprocess is None:
             self._planes[rows] = planes
             return
         view = take(self._view, rows)
-        self._postprocess(np.ascontiguousarray(planes), self._planes[rows], view)
+        self.postprocess(np.ascontiguousarray(planes), self._planes[rows], view)
 
 
+@dataclass(eq=False)
 class MapBeside(PictureBeside):
     """A map, such as depth, whose values are cropped (N, C, height, width)."""
 
-    def __init__(
-        self,
-        picture: PictureForm,
-        number: int,
-        batch: Batch,
-        cropped: Array,
-        out: Array,
-    ) -> None:
-        super().__init__(picture, number, batch, cropped, out)
-        assert picture.values is not None
-        self._values = picture.values
-        spec = picture.values.spec
+    def __post_init__(self, batch: Batch) -> None:
+        super().__post_init__(batch)
+        values = self.picture.values
+        assert values is not None
+        self._values = values
+        spec = values.spec
         self._missing = getattr(spec, "missing", getattr(spec, "fill", 0))
 
     def _as_given(self, cropped: Array) -> Array:
@@ -235,7 +223,7 @@ class FurtherPictures:
             out = self._memory[place].take(len(made), shape)
             if picture.is_image:
                 postprocess = self._postprocess[place][number]
-                colors = ColorsBeside(postprocess, picture, number, batch, made, out)
+                colors = ColorsBeside(picture, number, batch, made, out, postprocess)
                 opened.append(colors)
             else:
                 opened.append(MapBeside(picture, number, batch, made, out))
