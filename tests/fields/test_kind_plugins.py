@@ -1,46 +1,25 @@
 """Kinds of fields of other packages: the one of docs/own-kind.md, built and installed from its page."""
 
 import csv
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from images import encode, photo
-from snippets import ROOT, blocks
+from page_packages import PagePackage, Run, python_with
 
 import gpuload
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-PAGE = blocks((ROOT / "docs" / "own-kind.md").read_text())
-PROGRAM, SUITE = (block.text for block in PAGE if block.language == "python")
-(PROJECT,) = (block.text for block in PAGE if block.language == "toml")
+PACKAGE = PagePackage("own-kind.md", "moments.py")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Runs Python in a folder where the page's package is installed, as pip does it."""
-    package, target, work = (tmp_path_factory.mktemp(name) for name in ("gpuload-moments", "installed", "work"))
-    (package / "moments.py").write_text(PROGRAM)
-    (package / "pyproject.toml").write_text(PROJECT)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, "--target", str(target), str(package)], check=True, cwd=package)
-    paths = os.pathsep.join([str(target), str(ROOT), *sys.path])
-
-    def python(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, *map(str, arguments)]
-        done = subprocess.run(words, cwd=work, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
-
-    return python
+    """Runs Python in a folder where the page's package is installed."""
+    return python_with(PACKAGE.install(tmp_path_factory), tmp_path_factory.mktemp("work"))
 
 
 def test_the_kind_of_the_page_is_short() -> None:
-    assert len([line for line in PROGRAM.splitlines() if line.strip()]) <= 30
+    assert PACKAGE.code_lines <= 30
 
 
 def test_a_table_has_a_column_of_this_kind(run: Run, tmp_path: Path) -> None:
@@ -72,13 +51,15 @@ class Greedy(MomentKind):
 class TestGreedy(TestMoment):
     kind = Greedy
 """
-    (tmp_path / "test_moment.py").write_text(head + SUITE + greedy)
+    (tmp_path / "test_moment.py").write_text(head + PACKAGE.suite + greedy)
     command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path / "test_moment.py")
     assert "6 passed" in run(*command, "-k", "TestMoment").stdout
     done = run(*command, "-k", "TestGreedy and claims", code=1)
     assert "test_it_claims_no_values_of_other_kinds" in done.stdout
-    (tmp_path / "test_moment.py").write_text(head + SUITE.replace("1_000_000", "1").replace('"yesterday", ', ""))
+    (tmp_path / "test_moment.py").write_text(
+        head + PACKAGE.suite.replace("1_000_000", "1").replace('"yesterday", ', "")
+    )
     done = run(*command, code=1)
     assert "1 failed, 5 passed" in done.stdout and "test_its_values_come_in_batches" in done.stdout
-    (tmp_path / "test_moment.py").write_text(head + SUITE.replace('"yesterday"', '"1970-01-01T00:00:01+00:00"'))
+    (tmp_path / "test_moment.py").write_text(head + PACKAGE.suite.replace('"yesterday"', '"1970-01-01T00:00:01+00:00"'))
     assert "1 failed, 5 passed" in run(*command, code=1).stdout

@@ -1,30 +1,22 @@
 """Codecs of other packages: the one of docs/own-codec.md, built and installed from its page."""
 
 import io
-import os
-import subprocess
-import sys
 import tarfile
-from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
 import pytest
+from page_packages import PagePackage, Run, python_with
 from PIL import Image
 from reading import rejected_of
-from snippets import ROOT, blocks
 
 import gpuload
 from gpuload.formats import codecs
 from gpuload.formats.registry import BUILT_IN, GROUP, REST
 from gpuload.machine import plugins
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-PAGE = blocks((ROOT / "docs" / "own-codec.md").read_text())
-PROGRAM, SUITE = (block.text for block in PAGE if block.language == "python")
-(PROJECT,) = (block.text for block in PAGE if block.language == "toml")
+PACKAGE = PagePackage("own-codec.md", "mrc_codec.py")
 VALUES = np.arange(-300, 900, dtype="<f4").reshape(30, 40)
 
 
@@ -45,25 +37,12 @@ def members(folder: Path, ending: str) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Runs Python in a folder where the page's package is installed, as pip does it."""
-    package, target, work = (tmp_path_factory.mktemp(name) for name in ("gpuload-mrc", "installed", "work"))
-    (package / "mrc_codec.py").write_text(PROGRAM)
-    (package / "pyproject.toml").write_text(PROJECT)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, "--target", str(target), str(package)], check=True, cwd=package)
-    paths = os.pathsep.join([str(target), str(ROOT), *sys.path])
-
-    def python(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, *map(str, arguments)]
-        done = subprocess.run(words, cwd=work, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
-
-    return python
+    """Runs Python in a folder where the page's package is installed."""
+    return python_with(PACKAGE.install(tmp_path_factory), tmp_path_factory.mktemp("work"))
 
 
 def test_the_codec_of_the_page_is_short() -> None:
-    assert len([line for line in PROGRAM.splitlines() if line.strip()]) <= 30
+    assert PACKAGE.code_lines <= 30
 
 
 def test_a_package_adds_a_format(run: Run, tmp_path: Path) -> None:
@@ -93,11 +72,11 @@ def test_a_package_adds_a_format(run: Run, tmp_path: Path) -> None:
 def test_the_suite_of_the_page(run: Run, tmp_path: Path) -> None:
     """It passes for the page's codec, and fails for one whose values are wrong."""
     head = "import numpy as np\nimport gpuload\nfrom mrc_codec import MrcCodec\n\n"
-    (tmp_path / "test_mrc.py").write_text(head + SUITE)
+    (tmp_path / "test_mrc.py").write_text(head + PACKAGE.suite)
     done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path / "test_mrc.py")
     assert "7 passed" in done.stdout
-    wrong = SUITE.replace("values.tobytes(), values)", "values.tobytes(), values + 1)")
-    assert wrong != SUITE
+    wrong = PACKAGE.suite.replace("values.tobytes(), values)", "values.tobytes(), values + 1)")
+    assert wrong != PACKAGE.suite
     (tmp_path / "test_mrc.py").write_text(head + wrong)
     tests = ("-k", "values or damaged", tmp_path / "test_mrc.py")
     done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, code=1)

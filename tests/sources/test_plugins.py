@@ -1,52 +1,26 @@
 """Sources of other packages: the one of docs/own-source.md, built and installed from its page, and broken ones."""
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from images import encode, photo
-from snippets import ROOT, blocks
+from page_packages import PagePackage, Run, python_with
 
 import gpuload
 from gpuload.cli import parser_of
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-PAGE = blocks((ROOT / "docs" / "own-source.md").read_text())
-PROGRAM, SUITE = (block.text for block in PAGE if block.language == "python")
-(PROJECT,) = (block.text for block in PAGE if block.language == "toml")
-LINES = [line for line in PROGRAM.splitlines() if line.strip()]
+PACKAGE = PagePackage("own-source.md", "rig_source.py")
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the page's package, as pip installs it."""
-    package, target = (tmp_path_factory.mktemp(name) for name in ("gpuload-rig", "installed"))
-    (package / "rig_source.py").write_text(PROGRAM)
-    (package / "pyproject.toml").write_text(PROJECT)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, "--target", str(target), str(package)], check=True, cwd=package)
-    return target
+    return PACKAGE.install(tmp_path_factory)
 
 
 @pytest.fixture
 def run(installed: Path, tmp_path: Path) -> Run:
-    """Runs Python where the package is installed."""
-    paths = os.pathsep.join([str(installed), str(ROOT), *sys.path])
-
-    def python(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, *map(str, arguments)]
-        done = subprocess.run(
-            words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
-
-    return python
+    return python_with(installed, tmp_path)
 
 
 def write_recordings(folder: Path) -> Path:
@@ -60,7 +34,7 @@ def write_recordings(folder: Path) -> Path:
 
 
 def test_the_source_of_the_page_is_short() -> None:
-    assert len(LINES) <= 30
+    assert PACKAGE.code_lines <= 30
 
 
 def test_a_package_adds_a_source(run: Run, tmp_path: Path) -> None:
@@ -101,7 +75,7 @@ def test_the_suite_of_the_page(run: Run, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "1.jpg").write_bytes(encode(photo(1, 50, 40)))
     head = "from pathlib import Path\n\nimport gpuload\nfrom rig_source import RigSource\n\n"
-    source = SUITE.replace('Path("photos/1.jpg")', f"Path({str(tmp_path / 'photos' / '1.jpg')!r})")
+    source = PACKAGE.suite.replace('Path("photos/1.jpg")', f"Path({str(tmp_path / 'photos' / '1.jpg')!r})")
     (tmp_path / "test_rig.py").write_text(head + source)
     done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_rig.py")
     assert "7 passed, 1 skipped" in done.stdout
