@@ -18,7 +18,12 @@ from gpuload.sources.files import (
     extension_of,
     readable,
 )
-from gpuload.sources.shapes import Shape, box_of, keypoints_of, polygon
+from gpuload.sources.shapes import (
+    Shape,
+    centered_box,
+    flat_polygon,
+    keypoints_of,
+)
 
 _ANNOTATIONS = "annotations"
 _TOLERANCE = 0.01  # of a coordinate beyond the image, as rounding leaves it; Ultralytics takes as much
@@ -183,11 +188,10 @@ def parse_lines(
                 f"line {number} has class {label}, the last one with a name is {len(classes) - 1}"
             )
         if len(values) != 4 + keypoints:
-            yield polygon(label, list(zip(values[0::2], values[1::2], strict=True)))
+            yield flat_polygon(label, values)
             continue
-        x, y, width, height = values[:4]
-        shape = box_of(label, x - width / 2, y - height / 2, width, height)
-        yield shape._replace(points=keypoints_of(values[4:], points[1]))
+        box = centered_box(label, *values[:4])
+        yield box._replace(points=keypoints_of(values[4:], points[1]))
 
 
 def _values_of(words: Sequence[str], keypoints: int) -> list[float] | None:

@@ -8,7 +8,7 @@ import posixpath
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import unquote
@@ -18,8 +18,10 @@ from gpuload.counted import counted
 from gpuload.errors import DecodeError, RemoteError, SourceError, some_of
 from gpuload.formats import Conversion, image_extensions, open_file
 from gpuload.headers.jpeg import upright_size
+from gpuload.machine.untrusted import parse_json
 from gpuload.pictures import reason_of
-from gpuload.sources.files import Files, Findings, Ref, is_text
+from gpuload.sources.annotations import read_or_reject
+from gpuload.sources.files import Files, Findings, Ref, is_text, readable
 from gpuload.sources.listing import (
     DRAWN_ON,
     SPLIT,
@@ -103,21 +105,39 @@ class DrawnOptions(SourceOptions):
     negatives: bool = False
 
 
+@dataclass(frozen=True)
+class AttributeOptions(DrawnOptions):
+    """The options of tools whose shapes have several attributes, or whose samples have several fields.
+
+    Args:
+        attribute: The one that holds the class.
+    """
+
+    attribute: str = ""
+
+
 class DrawnSource(FilesSource):
     """Images with the objects that an annotation tool has drawn on them.
+
+    A subclass says which files the tool writes (`kind`, `form`, `extensions`), and reads one of them (`drawings_in`).
 
     Fields: "boxes", x0 y0 x1 y1 in pixels of the upright image, with outlines where the tool has any, polygons also for
     turned boxes, circles and ellipses. "labels" are the classes in an image; where the tool has classes of whole images
     alone, "label", or "labels" where an image has several. Classes are in the tool's own order, or else sorted. Samples
     are in the order of the tool.
 
-    kind: of its files of annotations, see `survey`. beside: whether each image has a file of its own.
+    kind: of its files of annotations, see `survey`. form: what they are, for messages. extensions: of their names.
+    beside: whether each image has a file of its own. rejects: whether an image is left out if its file is damaged; else
+    that is an error.
     """
 
-    Options = DrawnOptions
+    Options: ClassVar[type[SourceOptions]] = DrawnOptions
     options: DrawnOptions
     kind: ClassVar[str] = ""
+    form: ClassVar[str] = "its tool's JSON"
+    extensions: ClassVar[Names] = ("json",)
     beside: ClassVar[bool] = False
+    rejects: ClassVar[bool] = False
 
     @classmethod
     def recognise(cls, files: Files) -> Sight | None:
@@ -127,20 +147,50 @@ class DrawnSource(FilesSource):
         return Sight(CONTENT, f"holds {names[0]!r}", (*names,))
 
     @abstractmethod
-    def drawings(self, findings: Findings) -> Iterator[Drawing]:
-        """A drawing for each image that the tool knows.
+    def drawings_in(self, file: Ref, findings: Findings) -> Iterator[Drawing]:
+        """A drawing for each image that a file describes.
 
         Args:
+            file: Of annotations.
             findings: Gets what the source reports; `findings.classes["boxes"]` the names of all classes, where the tool
-                has an order of its own.
+                has an order of its own; `findings.shapeless` what is no object (see `areas`).
+
+        Raises:
+            SourceError: it contradicts another file. Exception: it is damaged, one of `FORM_ERRORS`.
         """
 
-    def sheets(self, findings: Findings, *extensions: str) -> Iterator[Ref]:
-        """The files of annotations with these extensions that are of its kind."""
-        for file in self.files.walk(extensions, Findings()):
+    def sheets(self, findings: Findings) -> Iterator[Ref]:
+        """The files of annotations: by default all of its kind."""
+        for file in self.files.walk(self.extensions, Findings()):
             if kind_of_file(self.files, file.name) == self.kind:
                 findings.use(file.name)
                 yield file
+
+    def document(self, file: Ref) -> Any:
+        """The content of a document of JSON."""
+        return parse_json(self.files.text(file.name))
+
+    def documents(self, file: Ref) -> Iterator[Any]:
+        """Those in a file with a document of JSON in each line."""
+        lines = self.files.text(file.name).splitlines()
+        return map(parse_json, filter(str.strip, lines))
+
+    def drawings(self, findings: Findings) -> Iterator[Drawing]:
+        """The drawings of all files."""
+        for file in self.sheets(findings):
+            if self.rejects:
+                drawings = read_or_reject(
+                    lambda: list(self.drawings_in(file, findings)),  # noqa: B023
+                    file,
+                    file,
+                    self.form,
+                    findings,
+                    *FORM_ERRORS,
+                )
+                yield from drawings or ()
+            else:
+                with readable(f"{self.title}/{file.name}", self.form, *FORM_ERRORS):
+                    yield from self.drawings_in(file, findings)
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         images = NamedImages(self.files, findings)
@@ -150,6 +200,13 @@ class DrawnSource(FilesSource):
             for drawing in self.drawings(findings)
             if self._is_right(drawing, findings)
         ]
+        if findings.shapeless:
+            kinds = [
+                f"{count:,} × {name}" for name, count in findings.shapeless.items()
+            ]
+            findings.notes.append(
+                f"shapes that are no boxes or areas are left out: {', '.join(kinds)}"
+            )
         refs = images.find_all(self.title, [drawing.image for drawing in drawings])
         drawings, refs = self._with_negatives(drawings, refs, images, findings)
         samples = Samples(drawings, findings)
@@ -253,13 +310,20 @@ class DrawnSource(FilesSource):
         return splits
 
 
-def tell(passed_over: Counter[str], findings: Findings) -> None:
-    """A note on shapes that are no objects."""
-    if passed_over:
-        kinds = ", ".join(f"{count:,} × {name}" for name, count in passed_over.items())
-        findings.notes.append(
-            f"shapes that are no boxes or areas are left out: {kinds}"
-        )
+def areas(shapes: Iterable[Shape | str], findings: Findings) -> list[Shape]:
+    """The shapes of an image that have an area.
+
+    Args:
+        shapes: All of them; of one without an area, such as a point, the name of its kind.
+        findings: Counts these.
+    """
+    kept = list[Shape]()
+    for shape in shapes:
+        if isinstance(shape, str):
+            findings.shapeless[shape] += 1
+        else:
+            kept.append(shape)
+    return kept
 
 
 def add_classes(findings: Findings, title: str, names: Sequence[str]) -> None:

@@ -1,27 +1,14 @@
 """Regions of VGG's VIA, in its JSON and its CSV: shapes with attributes, one of which is the class."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpuload.errors import SourceError, some_of
-from gpuload.sources.drawn import DrawnOptions
 from gpuload.sources.shapes import Shape, box_of, ellipse, polygon
 
 Entry = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class AttributeOptions(DrawnOptions):
-    """The options of tools whose shapes have several attributes, or whose samples have several fields.
-
-    Args:
-        attribute: The one that holds the class.
-    """
-
-    attribute: str = ""
 
 
 def attribute_of(title: str, attributes: Entry, wanted: str) -> str:
@@ -41,8 +28,8 @@ def attribute_of(title: str, attributes: Entry, wanted: str) -> str:
     return str(value)
 
 
-def via_shape(label: str, form: Entry) -> Shape | None:
-    """None for points and lines, which have no area."""
+def via_shape(label: str, form: Entry) -> Shape | str:
+    """Points and lines have no area."""
     name = form["name"]
     if name == "rect":
         return box_of(label, form["x"], form["y"], form["width"], form["height"])
@@ -56,4 +43,4 @@ def via_shape(label: str, form: Entry) -> Shape | None:
         return ellipse(
             label, (form["cx"], form["cy"]), (form["rx"], form["ry"]), degrees
         )
-    return None
+    return str(name)

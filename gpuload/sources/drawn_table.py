@@ -3,16 +3,21 @@
 import csv
 import json
 import posixpath
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from gpuload.errors import some_of
-from gpuload.sources.drawn import FORM_ERRORS, Drawing, DrawnSource, tell
-from gpuload.sources.drawn_regions import AttributeOptions, attribute_of, via_shape
-from gpuload.sources.files import Findings, decode_text, read_file, readable
+from gpuload.sources.drawn import (
+    FORM_ERRORS,
+    AttributeOptions,
+    Drawing,
+    DrawnSource,
+    areas,
+)
+from gpuload.sources.drawn_regions import attribute_of, via_shape
+from gpuload.sources.files import Findings, Ref, decode_text, read_file, readable
 from gpuload.sources.listing import SPLIT, split_called
 from gpuload.sources.shapes import Runs, Shape, box_of
 from gpuload.sources.survey import BOX_COLUMNS, CLASS_FLAGS, RUN_COLUMNS
@@ -77,37 +82,29 @@ class BoxTableSource(DrawnSource):
     """
 
     kind = "boxes"
+    form = "a table of boxes"
+    extensions = ("csv", "tsv")
     uses = ("boxes",)
     Options = BoxTableOptions
     options: BoxTableOptions
+    _names: Mapping[str, str] = {}  # of Open Images' classes, by their identifiers
 
     @property
     def title(self) -> str:
         return str(self.options.labels or self.path)
 
     def drawings(self, findings: Findings) -> Iterator[Drawing]:
-        passed_over = Counter[str]()
-        descriptions = self._descriptions(findings)
-        for name, text in self._tables(findings):
-            with readable(f"{self.title}/{name}", "a table of boxes", *FORM_ERRORS):
-                rows = _rows_of(text)
-                place = posixpath.dirname(name)
-                if CLASS_FLAGS.search(name):
-                    yield from _flags(rows, place)
-                elif rows:
-                    yield from self._drawn(
-                        rows, place, descriptions, findings, passed_over
-                    )
-        tell(passed_over, findings)
-
-    def _tables(self, findings: Findings) -> Iterator[tuple[str, str]]:
-        """Names and texts of the tables."""
-        if self.options.labels is not None:
-            content = read_file(self.options.labels)
-            yield Path(str(self.options.labels)).name, decode_text(content)
+        self._names = self._descriptions(findings)
+        if self.options.labels is None:
+            yield from super().drawings(findings)
             return
-        for file in self.sheets(findings, "csv", "tsv"):
-            yield file.name, self.files.text(file.name)
+        table = Path(self.options.labels)
+        with readable(f"{self.title}/{table.name}", self.form, *FORM_ERRORS):
+            text = decode_text(read_file(table))
+            yield from self._drawn(table.name, text, findings)
+
+    def drawings_in(self, file: Ref, findings: Findings) -> Iterator[Drawing]:
+        yield from self._drawn(file.name, self.files.text(file.name), findings)
 
     def _descriptions(self, findings: Findings) -> dict[str, str]:
         """Open Images' names of its classes by their identifiers."""
@@ -119,14 +116,23 @@ class BoxTableSource(DrawnSource):
                 names |= {line[0]: line[1] for line in lines if len(line) == 2}
         return names
 
-    def _drawn(
-        self,
-        rows: Sequence[Cells],
-        place: str,
-        descriptions: Mapping[str, str],
-        findings: Findings,
-        passed_over: Counter[str],
+    def _drawn(self, name: str, text: str, findings: Findings) -> Iterator[Drawing]:
+        """The drawings in a table."""
+        rows = _rows_of(text)
+        place = posixpath.dirname(name)
+        if CLASS_FLAGS.search(name):
+            yield from _flags(rows, place)
+        elif rows:
+            yield from self._objects(rows, place, findings)
+
+    def _objects(
+        self, rows: Sequence[Cells], place: str, findings: Findings
     ) -> Iterator[Drawing]:
+        """The drawings in rows of an object each.
+
+        Args:
+            place: The folder of the table.
+        """
         layout = _layout_of(list(rows[0]))
         if layout.number and layout.label:
             findings.classes.setdefault("boxes", _numbered(rows, layout))
@@ -137,11 +143,9 @@ class BoxTableSource(DrawnSource):
             image, label = _named(row, layout)
             shapes = of_image.setdefault((image, row.get(layout.split, "")), [])
             if "region_shape_attributes" in row:
-                shape = self._via_region(row, passed_over)
+                shapes += areas(self._via_regions(row), findings)
             else:
-                shape = self._shape(row, descriptions.get(label, label), layout)
-            if shape is not None:
-                shapes.append(shape)
+                shapes += self._shapes(row, self._names.get(label, label), layout)
             sizes[image] = _size_in(row, layout)
         if layout.runs:
             findings.notes.append(
@@ -156,35 +160,32 @@ class BoxTableSource(DrawnSource):
                 in_shares=in_shares,
             )
 
-    def _via_region(self, row: Cells, passed_over: Counter[str]) -> Shape | None:
-        """The region in a row of VIA's CSV; None for an image without one, and for what is no area."""
+    def _via_regions(self, row: Cells) -> list[Shape | str]:
+        """The region in a row of VIA's CSV; [] for an image without one."""
         form = json.loads(row["region_shape_attributes"] or "{}")
         if not form:
-            return None
+            return []
         attributes = json.loads(row["region_attributes"] or "{}")
         label = attribute_of(self.title, attributes, self.options.attribute)
-        shape = via_shape(label, form)
-        if shape is None:
-            passed_over[str(form["name"])] += 1
-        return shape
+        return [via_shape(label, form)]
 
-    def _shape(self, row: Cells, label: str, layout: _BoxColumns) -> Shape | None:
-        """The object of a row; None where it has none."""
+    def _shapes(self, row: Cells, label: str, layout: _BoxColumns) -> list[Shape]:
+        """The object of a row; [] where it has none."""
         if layout.runs:
             runs = [int(word) for word in row[layout.runs].split()]
             by_rows = self.options.order == "rows"
             outline = Runs(runs[0::2], runs[1::2], by_rows)
-            return Shape(label, (0, 0, 0, 0), outline) if runs else None
+            return [Shape(label, (0, 0, 0, 0), outline)] if runs else []
         cells = [row[name].strip() for name in layout.box]
         if len(cells) == 1:
             cells = cells[0].strip("[]() ").replace(",", " ").split()
         if not any(cells) or cells == ["-1"] * 4:
-            return None
+            return []
         x, y, right, bottom = map(float, cells)
         shape = Shape(label, (x, y, right, bottom))
         if layout.is_sized:
             shape = box_of(label, x, y, right, bottom)
-        return shape._replace(crowd=row.get("isgroupof") == "1")
+        return [shape._replace(crowd=row.get("isgroupof") == "1")]
 
 
 def _rows_of(text: str) -> list[Cells]:

@@ -1,29 +1,30 @@
 """Data sets with texts of boxes, KITTI, VisDrone, DOTA, WIDER FACE and MOTChallenge; and CVAT's XML."""
 
 import posixpath
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gpuload.errors import SourceError
 from gpuload.formats import image_extensions
-from gpuload.sources.annotations import parse_xml, read_or_reject, text_in
-from gpuload.sources.drawn import FORM_ERRORS, Drawing, DrawnSource, add_classes, tell
-from gpuload.sources.files import Findings, Ref, readable
+from gpuload.sources.annotations import parse_xml, text_in
+from gpuload.sources.drawn import Drawing, DrawnSource, add_classes, areas
+from gpuload.sources.files import Findings, Ref
 from gpuload.sources.listing import split_called
 from gpuload.sources.shapes import (
     Shape,
-    blank_mask,
     box_of,
     ellipse,
+    flat_polygon,
+    part_of_mask,
     polygon,
     turned_box,
 )
 from gpuload.sources.survey import DOTA_HEADS
-from gpuload.types import Array
+from gpuload.types import Array, WidthHeight
 
 _VISDRONE = (
     "ignored regions",
@@ -107,125 +108,128 @@ _PARTNERS = {
 }
 
 
-class _LinesSource(DrawnSource):
-    """A text for each image, with a line for each box."""
+class TextSource(DrawnSource):
+    """Texts with a line for each box.
 
-    beside = True
+    line: how it is described.
+    """
+
+    extensions = ("txt",)
     line = Line("", (), False, 0)
 
-    def drawings(self, findings: Findings) -> Iterator[Drawing]:
+    def lines(self, file: Ref) -> Iterator[str]:
+        """The lines of a text that are not empty."""
+        return filter(str.strip, text_in(self.files, file).split("\n"))
+
+
+class _PartnerSource(TextSource):
+    """A text for each image."""
+
+    beside = True
+    rejects = True
+
+    def sheets(self, findings: Findings) -> Iterator[Ref]:
+        """The texts that are called as an image is."""
         if self.line.names:
             findings.classes["boxes"] = tuple(self.line.names)
         images = self.files.walk(image_extensions(), Findings())
         stems = {posixpath.basename(image.name).rpartition(".")[0] for image in images}
         for file in self.files.walk({"txt"}, Findings()):
-            if posixpath.basename(file.name).removesuffix(".txt") not in stems:
-                continue
-            findings.use(file.name)
-            shapes = read_or_reject(
-                lambda: self._read(file),  # noqa: B023
-                file,
-                file,
-                f"a text of {self.kind}",
-                findings,
-                *FORM_ERRORS,
-            )
-            if shapes is not None:
-                parts = file.name.removesuffix(".txt").split("/")
-                yield Drawing(
-                    "/".join(_PARTNERS.get(part, part) for part in parts), shapes
-                )
+            if posixpath.basename(file.name).removesuffix(".txt") in stems:
+                findings.use(file.name)
+                yield file
 
-    def _read(self, file: Ref) -> list[Shape]:
-        lines = filter(str.strip, text_in(self.files, file).split("\n"))
-        shapes = (self.line.shape(line) for line in lines)
-        return [shape for shape in shapes if shape is not None]
+    def drawings_in(self, file: Ref, findings: Findings) -> Iterator[Drawing]:
+        parts = file.name.removesuffix(".txt").split("/")
+        image = "/".join(_PARTNERS.get(part, part) for part in parts)
+        shapes = map(self.shape, self.lines(file))
+        yield Drawing(image, [shape for shape in shapes if shape is not None])
+
+    def shape(self, line: str) -> Shape | None:
+        """What a line describes; None for what is no object."""
+        return self.line.shape(line)
 
 
-class KittiSource(_LinesSource):
+class KittiSource(_PartnerSource):
     """KITTI's objects, in `label_2` beside `image_2`, or `labels` beside `data` as FiftyOne writes it. `DontCare` is a
     crowd of its own class."""
 
     kind = "kitti"
+    form = "a text of kitti"
     line = _KITTI_LINE
 
 
-class VisDroneSource(_LinesSource):
+class VisDroneSource(_PartnerSource):
     """VisDrone's boxes in `annotations` beside `images`. Classes are its 12 numbers, and ignored regions are crowds."""
 
     kind = "visdrone"
+    form = "a text of visdrone"
     line = _VISDRONE_LINE
 
 
-class DotaSource(_LinesSource):
+class DotaSource(_PartnerSource):
     """DOTA's turned boxes, in `labelTxt` beside `images`: the four corners of each, its class, and how difficult it is.
 
     Classes are in sorted order. Difficult objects are kept as all others.
     """
 
     kind = "dota"
+    form = "a text of dota"
 
-    def _read(self, file: Ref) -> list[Shape]:
-        shapes = list[Shape]()
-        for line in filter(str.strip, text_in(self.files, file).split("\n")):
-            if line.startswith(DOTA_HEADS):
-                continue
-            *sides, label, _ = line.split()
-            xs = map(float, sides[0::2])
-            ys = map(float, sides[1::2])
-            shapes.append(polygon(label, list(zip(xs, ys, strict=True))))
-        return shapes
+    def shape(self, line: str) -> Shape | None:
+        if line.startswith(DOTA_HEADS):
+            return None
+        *sides, label, _ = line.split()
+        return flat_polygon(label, [float(side) for side in sides])
 
 
-class MotSource(DrawnSource):
+class MotSource(TextSource):
     """MOTChallenge: sequences with `gt/gt.txt` beside `img1`. Boxes that do not count are left out; the numbers of
     classes are those of MOT17, from 0."""
 
     kind = "mot"
+    form = "MOT's boxes"
 
-    def drawings(self, findings: Findings) -> Iterator[Drawing]:
+    def sheets(self, findings: Findings) -> Iterator[Ref]:
         for file in self.files.walk({"txt"}, Findings()):
-            if posixpath.basename(file.name) != "gt.txt":
-                continue
-            findings.use(file.name)
-            place = posixpath.dirname(posixpath.dirname(file.name))
-            form = self._form(posixpath.dirname(file.name), findings)
-            add_classes(findings, self.title, form.names)
-            frames: dict[int, list[Shape]] = {}
-            with readable(f"{self.title}/{file.name}", "MOT's boxes", *FORM_ERRORS):
-                for line in filter(str.strip, text_in(self.files, file).split("\n")):
-                    of_frame = frames.setdefault(int(line.partition(",")[0]), [])
-                    shape = form.shape(line)
-                    if shape is not None:
-                        of_frame.append(shape)
-            for number, shapes in sorted(frames.items()):
-                yield Drawing(f"{place}/img1/{number:06d}".lstrip("/"), shapes)
+            if posixpath.basename(file.name) == "gt.txt":
+                findings.use(file.name)
+                yield file
 
-    def _form(self, folder: str, findings: Findings) -> Line:
+    def drawings_in(self, file: Ref, findings: Findings) -> Iterator[Drawing]:
+        folder = posixpath.dirname(file.name)
+        line_form = self._line_form(folder, findings)
+        add_classes(findings, self.title, line_form.names)
+        frames: dict[int, list[Shape]] = {}
+        for line in self.lines(file):
+            of_frame = frames.setdefault(int(line.partition(",")[0]), [])
+            shape = line_form.shape(line)
+            if shape is not None:
+                of_frame.append(shape)
+        place = posixpath.dirname(folder)
+        for number, shapes in sorted(frames.items()):
+            yield Drawing(f"{place}/img1/{number:06d}".lstrip("/"), shapes)
+
+    def _line_form(self, folder: str, findings: Findings) -> Line:
         """What lines of a `gt.txt` hold; Datumaro writes names of its own beside it."""
         with suppress(OSError):
-            self.files.find(f"{folder}/labels.txt")
-            findings.use(f"{folder}/labels.txt")
-            names = self.files.text(f"{folder}/labels.txt").split("\n")
+            names = self.files.find(f"{folder}/labels.txt")
+            findings.use(names.name)
             return _MOT_LINE._replace(
-                names=[name.strip() for name in names if name.strip()]
+                names=[line.strip() for line in self.lines(names)]
             )
         return _MOT_LINE
 
 
-class WiderSource(DrawnSource):
+class WiderSource(TextSource):
     """WIDER FACE: `wider_face_train_bbx_gt.txt`, a block of faces for each image. Invalid faces are crowds."""
 
     kind = "wider"
+    form = "WIDER's faces"
 
-    def drawings(self, findings: Findings) -> Iterator[Drawing]:
-        for file in self.sheets(findings, "txt"):
-            words = posixpath.basename(file.name).split("_")
-            split = next(filter(split_called, words), "")
-            with readable(f"{self.title}/{file.name}", "WIDER's faces", *FORM_ERRORS):
-                yield from self._read(file, split)
-
-    def _read(self, file: Ref, split: str) -> Iterator[Drawing]:
+    def drawings_in(self, file: Ref, findings: Findings) -> Iterator[Drawing]:
+        words = posixpath.basename(file.name).split("_")
+        split = next(filter(split_called, words), "")
         lines = deque(text_in(self.files, file).strip().split("\n"))
         while lines:
             image = lines.popleft()
@@ -242,23 +246,16 @@ class LabelMeXmlSource(DrawnSource):
     """The XML of LabelMe's old web tool, as Datumaro writes it, too: boxes and polygons, but for deleted ones."""
 
     kind = "labelme-xml"
+    form = "LabelMe's XML"
     uses = ("xml",)  # that of an image without an object
+    rejects = True
 
-    def drawings(self, findings: Findings) -> Iterator[Drawing]:
+    def sheets(self, findings: Findings) -> Iterator[Ref]:
         for file in self.files.walk({"xml"}, Findings()):
             findings.use(file.name)
-            drawing = read_or_reject(
-                lambda: self._read(file),  # noqa: B023
-                file,
-                file,
-                "LabelMe's XML",
-                findings,
-                *FORM_ERRORS,
-            )
-            if drawing is not None:
-                yield drawing
+            yield file
 
-    def _read(self, file: Ref) -> Drawing:
+    def drawings_in(self, file: Ref, findings: Findings) -> Iterator[Drawing]:
         root = parse_xml(self.files.read(file.address))
         height = int(float(root.findtext("imagesize/nrows") or 0))
         width = int(float(root.findtext("imagesize/ncols") or 0))
@@ -275,7 +272,7 @@ class LabelMeXmlSource(DrawnSource):
             shapes.append(shape._replace(outline=()) if is_box else shape)
         folder = (root.findtext("folder") or "").strip()
         name = (root.findtext("filename") or "").strip()
-        return Drawing(f"{folder}/{name}".lstrip("/"), shapes, (width, height))
+        yield Drawing(f"{folder}/{name}".lstrip("/"), shapes, (width, height))
 
 
 def _face(row: Sequence[str]) -> Shape:
@@ -293,52 +290,37 @@ class CvatSource(DrawnSource):
     """
 
     kind = "cvat"
+    form = "CVAT's XML"
+    extensions = ("xml",)
 
-    def drawings(self, findings: Findings) -> Iterator[Drawing]:
-        passed_over = Counter[str]()
-        for file in self.sheets(findings, "xml"):
-            with readable(f"{self.title}/{file.name}", "CVAT's XML", *FORM_ERRORS):
-                root = parse_xml(self.files.read(file.address))
-                names = [label.findtext("name", "") for label in root.iter("label")]
-                if names:
-                    add_classes(findings, self.title, names)
-                if root.find("track") is not None:
-                    raise SourceError(
-                        f"{self.title}/{file.name}: holds tracks of a video, whose frames are no files. Export it as "
-                        "CVAT for images"
-                    )
-                stem = posixpath.basename(file.name).rpartition(".")[0]
-                for image in root.iter("image"):
-                    yield _cvat_drawing(image, stem, passed_over)
-        tell(passed_over, findings)
-
-
-def _cvat_drawing(image: Any, stem: str, passed_over: Counter[str]) -> Drawing:
-    """The drawing in an image's element.
-
-    Args:
-        stem: Name of the file without extension, which is the split where Datumaro has written one for each.
-    """
-    size = int(image.get("width") or 0), int(image.get("height") or 0)
-    shapes = list[Shape]()
-    labels = list[str]()
-    for entry in image:
-        if entry.tag == "tag":
-            labels.append(entry.get("label"))
-            continue
-        shape = _cvat_shape(entry.tag, entry.attrib, size[::-1])
-        if shape is None:
-            passed_over[entry.tag] += 1
-        else:
-            shapes.append(shape)
-    subset = image.get("subset") or stem
-    split = subset if split_called(subset) else ""
-    return Drawing(image.get("name"), shapes, size, (*labels,), split)
+    def drawings_in(self, file: Ref, findings: Findings) -> Iterator[Drawing]:
+        root = parse_xml(self.files.read(file.address))
+        names = [label.findtext("name", "") for label in root.iter("label")]
+        if names:
+            add_classes(findings, self.title, names)
+        if root.find("track") is not None:
+            raise SourceError(
+                f"{self.title}/{file.name}: holds tracks of a video, whose frames are no files. Export it as "
+                "CVAT for images"
+            )
+        # The split where Datumaro has written a file for each.
+        stem = posixpath.basename(file.name).rpartition(".")[0]
+        for image in root.iter("image"):
+            size = int(image.get("width") or 0), int(image.get("height") or 0)
+            labels = [entry.get("label") for entry in image.findall("tag")]
+            drawn = (
+                _cvat_shape(entry.tag, entry.attrib, size)
+                for entry in image
+                if entry.tag != "tag"
+            )
+            subset = image.get("subset") or stem
+            split = subset if split_called(subset) else ""
+            shapes = areas(drawn, findings)
+            yield Drawing(image.get("name"), shapes, size, (*labels,), split)
 
 
-def _cvat_shape(
-    tag: str, values: Mapping[str, str], height_width: tuple[int, int]
-) -> Shape | None:
+def _cvat_shape(tag: str, values: Mapping[str, str], size: WidthHeight) -> Shape | str:
+    """Points, lines and skeletons have no area."""
     label = values.get("label", "")
     degrees = float(values.get("rotation") or 0)
     if tag == "box":
@@ -352,17 +334,15 @@ def _cvat_shape(
         x, y, *radii = _numbers(values, "cx", "cy", "rx", "ry")
         return ellipse(label, (x, y), (radii[0], radii[1]), degrees)
     if tag == "mask":
-        return _cvat_mask(label, values, height_width)
-    return None
+        return _cvat_mask(label, values, size)
+    return tag
 
 
 def _numbers(values: Mapping[str, str], *names: str) -> tuple[float, ...]:
     return tuple(float(values[name]) for name in names)
 
 
-def _cvat_mask(
-    label: str, values: Mapping[str, str], height_width: tuple[int, int]
-) -> Shape:
+def _cvat_mask(label: str, values: Mapping[str, str], size: WidthHeight) -> Shape:
     """A mask: runs of the pixels in a box.
 
     Raises:
@@ -370,12 +350,11 @@ def _cvat_mask(
     """
     box = _numbers(values, "left", "top", "width", "height")
     x, y, width, height = map(int, box)
-    mask = blank_mask(*height_width)
     runs = [int(run) for run in values["rle"].split(",")]
-    if sum(runs) != width * height or width * height > mask.size:
+    if sum(runs) != width * height or width * height > size[0] * size[1]:
         raise ValueError(f"runs of {sum(runs)} pixels for {width} x {height}")
-    part = unpacked_runs(runs)
-    mask[y : y + height, x : x + width] = part.reshape(height, width)
+    part = unpacked_runs(runs).reshape(height, width)
+    mask = part_of_mask(part, x, y, size)
     return box_of(label, x, y, width, height)._replace(outline=mask)
 
 

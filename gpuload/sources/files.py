@@ -136,6 +136,7 @@ class Findings:
         doubts: Columns of which it is not known how they are to be read, with the question to the user; an error, if
             they are still here after all rows.
         settled: Columns that have told it themselves.
+        shapeless: Counts of shapes without an area, which are no objects, by their kinds.
         draws: Whether its rows have `DRAWN_ON`, the (width, height) of the image that their annotations were drawn on;
             0, 0 where that is unknown, or there are none.
         strict: Whether it is an error if only some images lie in folders named after splits; None where such folders do
@@ -157,6 +158,7 @@ class Findings:
         self.draws = False
         self.doubts: dict[str, str] = {}
         self.settled = set[str]()
+        self.shapeless: Counter[str] = Counter()
         self.strict: bool | None = None
         self._used = set[str]()
 

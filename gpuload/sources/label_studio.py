@@ -1,15 +1,12 @@
 """Label Studio's exports of annotations: JSON, JSON-MIN, CSV and TSV."""
 
 import csv
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuload.errors import SourceError, some_of
 from gpuload.machine.untrusted import parse_json
-from gpuload.sources.drawn import Drawing
-from gpuload.sources.drawn_documents import DocumentSource
-from gpuload.sources.drawn_regions import AttributeOptions
+from gpuload.sources.drawn import AttributeOptions, Drawing, DrawnSource, areas
 from gpuload.sources.files import Findings, Ref, extension_of
 from gpuload.sources.shapes import Shape, ellipse, polygon, turned_box
 
@@ -31,7 +28,7 @@ _ABOUT_TASK = frozenset(
 _SHAPES = ("rectanglelabels", "polygonlabels", "ellipselabels", "labels")
 
 
-class LabelStudioSource(DocumentSource):
+class LabelStudioSource(DrawnSource):
     """The exports "JSON", "JSON-MIN", "CSV" and "TSV" of Label Studio: rectangles, turned ones too, ellipses, polygons
     and choices.
 
@@ -46,13 +43,11 @@ class LabelStudioSource(DocumentSource):
     Options = AttributeOptions
     options: AttributeOptions
 
-    def read_document(
-        self, file: Ref, findings: Findings, passed_over: Counter[str]
-    ) -> Iterator[Drawing]:
+    def drawings_in(self, file: Ref, findings: Findings) -> Iterator[Drawing]:
         is_table = extension_of(file.name) != "json"
         tasks = self._table(file) if is_table else self.document(file)
         if any("data" not in task for task in tasks):
-            yield from self._of_minimal(tasks, passed_over)
+            yield from self._of_minimal(tasks, findings)
             return
         several = 0
         for task in tasks:
@@ -63,7 +58,7 @@ class LabelStudioSource(DocumentSource):
             several += len(done) > 1
             results = done[-1]["result"] if done else []
             values = [_merged(result) for result in results if "value" in result]
-            yield _drawing(_image_in(task["data"]), values, passed_over)
+            yield _drawing(_image_in(task["data"]), values, findings)
         if several:
             findings.notes.append(
                 f"{several:,} images have several annotations, of which the last is packed"
@@ -80,7 +75,7 @@ class LabelStudioSource(DocumentSource):
         ]
 
     def _of_minimal(
-        self, tasks: Sequence[Entry], passed_over: Counter[str]
+        self, tasks: Sequence[Entry], findings: Findings
     ) -> Iterator[Drawing]:
         """The drawings of tasks without the tool's ids, whose annotations stand beside their data."""
         shapes = [_drawn_in(task) for task in tasks]
@@ -90,7 +85,7 @@ class LabelStudioSource(DocumentSource):
         for task, values in zip(tasks, shapes, strict=True):
             if choices:
                 values.append({"choices": _choices_in(task.get(choices))})
-            yield _drawing(_image_in(task), values, passed_over)
+            yield _drawing(_image_in(task), values, findings)
 
     def _column_of_choices(self, tasks: Sequence[Entry]) -> str:
         """The key whose values are classes of whole images; "" if there is none.
@@ -159,29 +154,25 @@ def _image_in(values: Entry) -> str:
     return next(iter(texts.values()))
 
 
-def _drawing(image: str, values: Sequence[Entry], passed_over: Counter[str]) -> Drawing:
-    shapes = list[Shape]()
+def _drawing(image: str, values: Sequence[Entry], findings: Findings) -> Drawing:
+    """The drawing of an image, by the shapes and choices of its annotation."""
     labels = list[str]()
+    drawn = list[Shape | str]()
     size = (0, 0)
     for value in values:
         if "choices" in value:
             labels += value["choices"]
-            continue
-        size = int(value["original_width"]), int(value["original_height"])
-        shape = _shape(value, *size)
-        if shape is None:
-            kind = next((key for key in value if key.endswith("labels")), "shape")
-            passed_over[kind] += 1
         else:
-            shapes.append(shape)
-    return Drawing(image, shapes, size, tuple(map(str, labels)))
+            size = int(value["original_width"]), int(value["original_height"])
+            drawn.append(_shape(value, *size))
+    return Drawing(image, areas(drawn, findings), size, tuple(map(str, labels)))
 
 
-def _shape(value: Entry, width: int, height: int) -> Shape | None:
-    """A shape, whose values are percent of the sides of the image."""
+def _shape(value: Entry, width: int, height: int) -> Shape | str:
+    """A shape, whose values are percent of the sides of the image; points have no area."""
     names = next((value[kind] for kind in _SHAPES if value.get(kind)), None)
     if names is None:
-        return None
+        return next((key for key in value if key.endswith("labels")), "shape")
     label = str(names[0])
     degrees = float(value.get("rotation") or 0)
     if "points" in value:

@@ -169,6 +169,12 @@ def words_of_splits(name: str) -> set[str]:
     return {split for word in words if (split := split_called(word))}
 
 
+def word_of_split(name: str) -> str:
+    """The split that is a word in a name; "" where there is none, or are several."""
+    splits = words_of_splits(name)
+    return next(iter(splits)) if len(splits) == 1 else ""
+
+
 def splits_of_words(names: Sequence[str]) -> dict[str, str]:
     """The split of each image by a word in the name of the first folder that they do not all share, as in
     `obj_train_data`; {} unless each of these folders has one such word, and they are several splits. Folders that are

@@ -70,6 +70,23 @@ def blank_mask(height: int, width: int) -> Array:
     return np.zeros((height, width), np.uint8)
 
 
+def part_of_mask(part: Array, x: int, y: int, size: WidthHeight) -> Array:
+    """The mask (H, W) of an image, of which a part is told.
+
+    Args:
+        part: (height, width).
+        x: Its first column in the image.
+        y: Its first row.
+        size: (width, height) of the image.
+
+    Raises:
+        ValueError: it leaves the image, or no image is as large.
+    """
+    mask = blank_mask(size[1], size[0])
+    mask[y : y + part.shape[0], x : x + part.shape[1]] = part
+    return mask
+
+
 class Runs(NamedTuple):
     """A mask as Kaggle's tables have it: runs of pixels, which are numbered from 1.
 
@@ -106,6 +123,13 @@ def box_of(label: str | int, x: float, y: float, width: float, height: float) ->
     return Shape(label, (x, y, x + width, y + height))
 
 
+def centered_box(
+    label: str | int, x: float, y: float, width: float, height: float
+) -> Shape:
+    """A box by its center and its size."""
+    return box_of(label, x - width / 2, y - height / 2, width, height)
+
+
 def polygon(label: str | int, points: Sequence[Sequence[float]]) -> Shape:
     """A polygon, with the box around it."""
     every = [(float(x), float(y)) for x, y in points]
@@ -113,6 +137,19 @@ def polygon(label: str | int, points: Sequence[Sequence[float]]) -> Shape:
     ys = [y for _, y in every]
     outline = [[side for point in every for side in point]]
     return Shape(label, (min(xs), min(ys), max(xs), max(ys)), outline)
+
+
+def flat_polygon(label: str | int, numbers: Sequence[float]) -> Shape:
+    """A polygon by x and y of its corners in turns."""
+    return polygon(label, list(zip(numbers[0::2], numbers[1::2], strict=True)))
+
+
+def joined(parts: Sequence[Shape]) -> Shape:
+    """The polygons of one object as one shape."""
+    sides = list(zip(*(part.corners for part in parts), strict=True))
+    corners = (min(sides[0]), min(sides[1]), max(sides[2]), max(sides[3]))
+    outline = [flat for part in parts for flat in part.outline]
+    return Shape(parts[0].label, corners, outline)
 
 
 def turned_box(label: str, corners: Corners, degrees: float, center: Point) -> Shape:
