@@ -213,7 +213,6 @@ class Meter:
 
     def hand_over(
         self,
-        batch: Any,
         decoded: Any,
         asked: float,
         ready: float,
@@ -222,19 +221,19 @@ class Meter:
         """Records that a batch is returned to the training loop.
 
         Args:
-            batch: A `gpuload.read.batch.Batch`.
-            decoded: Its `gpuload.decode.interface.Decoded`.
+            decoded: A `gpuload.decode.interface.Decoded`.
             asked: When the training loop asked for it, by `time.perf_counter`.
             ready: When it was decoded, by the same clock.
             place: The epoch, and the number of its samples returned.
         """
+        batch = decoded.batch
         now = self._handed = perf_counter()
         waited = ready - asked
         for_read = min(decoded.read_wait_s, waited)
         more = {
             "steps": 1,
             "images": len(batch.sources),
-            "bytes": batch.image_bytes,
+            "bytes": batch.bytes,
             "wait_read_s": for_read,
             "wait_decode_s": waited - for_read,
             "hand_over_s": now - ready,

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from gpuload import Augment
-from gpuload.augment.pictures import DrawnBatch, MovedMask
+from gpuload.augment.pictures import DrawnViews, MovedMask
 from gpuload.draws import make_key
-from gpuload.read.batch import Batch, EncodedBatch, StoredPictures
+from gpuload.read.batch import Batch, StoredPictures
 
 IMAGE = "image"
 
@@ -32,12 +32,11 @@ def make_batch(
     }
     pictures = {IMAGE: stored_pictures(images, widths, heights)}
     for name, files in (masks or {}).items():
-        drawn = DrawnBatch(seed, 0, samples, None, augments, views, {})
+        drawn = DrawnViews(seed, 0, samples, None, augments, views, {})
         views[name] = MovedMask(name, IMAGE, fill).move(drawn)
         pictures[name] = stored_pictures(files, widths, heights)
-    encoded = EncodedBatch(samples, pictures, {}, {})
     keys = np.full(len(images), make_key(seed), np.uint64)
-    return Batch(encoded, views, np.zeros(len(images), np.int64), keys, len(images), 0.0)
+    return Batch(samples, pictures, {}, {}, np.zeros(len(images), np.int64), keys, views, stop=len(images))
 
 
 def stored_pictures(files: Sequence[np.ndarray], widths: np.ndarray, heights: np.ndarray) -> StoredPictures:
@@ -48,9 +47,9 @@ def stored_pictures(files: Sequence[np.ndarray], widths: np.ndarray, heights: np
 
 def with_images(batch: Batch, images: Sequence[np.ndarray], name: str = IMAGE) -> Batch:
     """The same batch with these bytes in place of those of a picture; the index still describes the former ones."""
-    stored = replace(batch.encoded.pictures[name], contents=images, spans=spans_of(images))
-    pictures = {**batch.encoded.pictures, name: stored}
-    return replace(batch, encoded=replace(batch.encoded, pictures=pictures))
+    stored = replace(batch.pictures[name], contents=images, spans=spans_of(images))
+    pictures = {**batch.pictures, name: stored}
+    return replace(batch, pictures=pictures)
 
 
 def no_spare(position: int) -> Batch:

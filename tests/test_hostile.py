@@ -121,10 +121,10 @@ def test_decoders_allocate_nothing_for_a_header_of_too_many_pixels(name: str, pl
         make_batch(gpuload.Augment(8), [np.frombuffer(HUGE[name][0], np.uint8)], [(16, 16)]),
         Stored(plain=plain),
     )
-    plan = DecodePlan(batch.encoded.image, np.array([[0, 0, 16, 16]], np.int64), np.ones(1, np.int64))
+    plan = DecodePlan(batch.image, np.array([[0, 0, 16, 16]], np.int64), np.ones(1, np.int64))
     _, broken = ImageDecoder(stored).decode(plan, 0)
     screen = Screen([PictureForm("image", (), stored)], 1)
-    _, faults = screen.prepare(batch, np.arange(1))
+    _, faults = screen.screened(batch, np.arange(1))
     screen.close()
     assert list(broken) == list(faults) == [0]
 

@@ -8,8 +8,7 @@ import math
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -30,8 +29,15 @@ _MOST_IN_LIST = 20  # bits of the number of a picture in a list
 _WHOLE = 1e-6  # how far a number of pixels may be from a whole one, by rounding
 
 
-class DrawnBatch(NamedTuple):
-    """What the views of further pictures are made from.
+# By the name of a picture, one view for each `Augment`; of a list of pictures, with a row for each picture.
+Views = dict[str, tuple[View, ...] | Ragged[tuple[View, ...]]]
+
+# By the name of a picture, int64 (N, 2), height and width of each in pixels; of a list, with a row for each picture.
+Sizes = dict[str, I64 | Ragged[I64]]
+
+
+class DrawnViews(NamedTuple):
+    """The views of N samples while they are made, picture by picture.
 
     Attributes:
         seed: Of the pass.
@@ -39,10 +45,8 @@ class DrawnBatch(NamedTuple):
         samples: int64 (N,), sample indices in stored order.
         repeats: int64 (N,), how often each sample came before in this pass; None: never.
         augments: Of the image, one for each view.
-        views: By picture, as far as they are made; one for each view.
-        sizes: By picture, int64 (N, 2), height and width of each.
-        lists: By list of pictures, the same of each picture.
-        list_views: By list of pictures, as far as they are made, views with a row for each picture.
+        views: Of the pictures whose views are made; at first, of the image.
+        sizes: Of these, and of the picture that is moved next.
     """
 
     seed: int
@@ -50,36 +54,84 @@ class DrawnBatch(NamedTuple):
     samples: I64
     repeats: I64 | None
     augments: Sequence[Augment]
-    views: Mapping[str, tuple[View, ...]]
-    sizes: Mapping[str, I64]
-    lists: Mapping[str, Ragged[I64]] = MappingProxyType({})
-    list_views: Mapping[str, Ragged[tuple[View, ...]]] = MappingProxyType({})
+    views: Views
+    sizes: Sizes
 
-    def of_pictures(self, name: str, *, apart: bool) -> "DrawnBatch":
-        """The same with a row for each picture of a list in place of each sample. Lists of which a sample has as many
-        pictures become pictures of these rows.
+    def draw(
+        self, name: str, augments: Sequence[Augment], first_view: int
+    ) -> tuple[View, ...]:
+        """Views of a picture that moves by itself.
+
+        Args:
+            name: Of the picture, whose sizes are known.
+            augments: One for each view.
+            first_view: The number of the first view, by which its draws differ from others.
+        """
+        heights: I32
+        widths: I32
+        heights, widths = self.sizes_of(name).astype(np.int32).T
+        return tuple(
+            augment.draw(
+                self.seed, self.epoch, self.samples, widths, heights, view, self.repeats
+            )
+            for view, augment in enumerate(augments, first_view)
+        )
+
+    def with_picture(
+        self, picture: "MovedPicture", sizes: I64 | Ragged[I64]
+    ) -> "DrawnViews":
+        """These with the views of a further picture.
+
+        Args:
+            picture: It.
+            sizes: Of its pictures.
+        """
+        before = self._replace(sizes={**self.sizes, picture.name: sizes})
+        views: Any = picture.move(before)
+        if isinstance(sizes, Ragged):
+            views = Ragged(sizes.counts, views)
+        return before._replace(views={**self.views, picture.name: views})
+
+    def views_of(self, name: str) -> tuple[View, ...]:
+        """The views of a picture that each sample has one of."""
+        views = self.views[name]
+        assert not isinstance(views, Ragged)
+        return views
+
+    def sizes_of(self, name: str) -> I64:
+        """int64 (N, 2): the sizes of a picture that each sample has one of."""
+        sizes = self.sizes[name]
+        assert not isinstance(sizes, Ragged)
+        return sizes
+
+    def of_list(self, name: str, *, apart: bool) -> "DrawnViews":
+        """These with a row for each picture of a list in place of each sample. Lists of which each sample has as
+        many pictures become pictures of these rows.
 
         Args:
             name: Of the list, whose sizes become those of a picture of this name.
             apart: Whether what is drawn differs between the pictures of a sample.
         """
-        pictures = self.lists[name]
+        pictures = self.sizes[name]
+        assert isinstance(pictures, Ragged)
         rows = pictures.samples
         repeats = None if self.repeats is None else self.repeats[rows]
         if apart:
             before = 0 if repeats is None else repeats << _MOST_IN_LIST
             repeats = pictures.positions + before
-        sizes = {other: of_other[rows] for other, of_other in self.sizes.items()}
-        views = {other: take(of_other, rows) for other, of_other in self.views.items()}
-        for other, of_list in self.list_views.items():
-            if np.array_equal(of_list.counts, pictures.counts):
-                views[other] = of_list.content
-                sizes[other] = self.lists[other].content
+        sizes: Sizes = {name: pictures.content}
+        views: Views = {}
+        for other, of_other in self.views.items():
+            sizes_of_other = self.sizes[other]
+            if not isinstance(of_other, Ragged):
+                views[other] = take(of_other, rows)
+                sizes[other] = take(sizes_of_other, rows)
+            elif np.array_equal(of_other.counts, pictures.counts):
+                assert isinstance(sizes_of_other, Ragged)
+                views[other] = of_other.content
+                sizes[other] = sizes_of_other.content
         return self._replace(
-            samples=self.samples[rows],
-            repeats=repeats,
-            views=views,
-            sizes={**sizes, name: pictures.content},
+            samples=self.samples[rows], repeats=repeats, views=views, sizes=sizes
         )
 
 
@@ -95,7 +147,7 @@ class MovedPicture(ABC):
     swapped_with: str = ""
 
     @abstractmethod
-    def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
+    def move(self, drawn: DrawnViews) -> tuple[View, ...]:
         """The picture's views of a batch, one for each view of the image."""
 
     @abstractmethod
@@ -137,9 +189,9 @@ class MovedMask(MovedPicture):
         """As `MovedPicture.output_sizes`."""
         return leaders[self._image]
 
-    def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
+    def move(self, drawn: DrawnViews) -> tuple[View, ...]:
         """As `MovedPicture.move`."""
-        return tuple(self._moved(view) for view in drawn.views[self._image])
+        return tuple(self._moved(view) for view in drawn.views_of(self._image))
 
     def _moved(self, view: View) -> View:
         steps = None if view.steps is None else mask_steps(view.steps, self._fill)
@@ -227,18 +279,18 @@ class Follower(MovedPicture):
             for height, width in leaders[self.like]
         )
 
-    def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
+    def move(self, drawn: DrawnViews) -> tuple[View, ...]:
         """As `MovedPicture.move`."""
-        leaders = drawn.sizes[self.like]
-        sizes = drawn.sizes[self.name]
+        leaders = drawn.sizes_of(self.like)
+        sizes = drawn.sizes_of(self.name)
         views = []
-        for number, view in enumerate(drawn.views[self.like]):
+        for number, view in enumerate(drawn.views_of(self.like)):
             moved = followed(view, leaders, sizes, self._scale, self._form.reach)
             steps = self._steps(drawn, number, view)
             views.append(moved._replace(steps=steps, erased=None, function=None))
         return tuple(views)
 
-    def _steps(self, drawn: DrawnBatch, number: int, view: View) -> Steps | None:
+    def _steps(self, drawn: DrawnViews, number: int, view: View) -> Steps | None:
         if view.steps is None:
             return None
         if self._form.takes_values:
@@ -328,10 +380,10 @@ class Alone(MovedPicture):
         """As `MovedPicture.output_sizes`."""
         return (max(self._augment.sizes, key=math.prod),) * self._views
 
-    def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
+    def move(self, drawn: DrawnViews) -> tuple[View, ...]:
         """As `MovedPicture.move`."""
         augments = [self._augment] * self._views
-        return _drawn_views(self.name, augments, drawn)
+        return drawn.draw(self.name, augments, view_of(self.name, 0))
 
 
 class AsImage(MovedPicture):
@@ -358,31 +410,11 @@ class AsImage(MovedPicture):
         """As `MovedPicture.output_sizes`."""
         return leaders[self._image]
 
-    def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
+    def move(self, drawn: DrawnViews) -> tuple[View, ...]:
         """As `MovedPicture.move`."""
-        views = _drawn_views(self.name, drawn.augments, drawn)
+        first_view = view_of(self.name, 0)
+        views = drawn.draw(self.name, drawn.augments, first_view)
         return tuple(view._replace(erased=None, function=None) for view in views)
-
-
-def _drawn_views(
-    name: str, augments: Sequence[Augment], drawn: DrawnBatch
-) -> tuple[View, ...]:
-    """The views of a picture, each drawn by one of the augmentations."""
-    heights: I32
-    widths: I32
-    heights, widths = drawn.sizes[name].astype(np.int32).T
-    return tuple(
-        augment.draw(
-            drawn.seed,
-            drawn.epoch,
-            drawn.samples,
-            widths,
-            heights,
-            view_of(name, number),
-            drawn.repeats,
-        )
-        for number, augment in enumerate(augments)
-    )
 
 
 # Of int64 (N,), the pictures that samples have: how many of each are taken, and the numbers of these.
@@ -431,15 +463,15 @@ class MovedList(MovedPicture):
         """As `MovedPicture.output_sizes`."""
         return self._picture.output_sizes(leaders)
 
-    def move(self, drawn: DrawnBatch) -> tuple[View, ...]:
+    def move(self, drawn: DrawnViews) -> tuple[View, ...]:
         """Views with a row for each picture of the list."""
         is_own = self._geometry == "own"
         is_each = self._colors == "each"
         apart = is_own or is_each
-        views = self._picture.move(drawn.of_pictures(self.name, apart=apart))
+        views = self._picture.move(drawn.of_list(self.name, apart=apart))
         if is_each or not is_own:
             return views
-        together = self._picture.move(drawn.of_pictures(self.name, apart=False))
+        together = self._picture.move(drawn.of_list(self.name, apart=False))
         pairs = zip(views, together, strict=True)
         return tuple(self._recoloured(view, shared) for view, shared in pairs)
 

@@ -46,7 +46,7 @@ class PictureBeside(ABC):
 
     def __post_init__(self, batch: Batch) -> None:
         self._view = batch.views_of(self.name)[self.number]
-        stored = batch.encoded.pictures[self.name]
+        stored = batch.pictures[self.name]
         self._is_list = isinstance(stored, Ragged)
         counts = np.ones(len(batch), np.int64)
         if isinstance(stored, Ragged):

@@ -1,8 +1,8 @@
 """Handles samples that do not decode, for all decoders.
 
-    batches ─► prepare ─► repair ─► decoder ─► repair ─► batches, in the same order
-               (DALI's screen) ▲       │ fails
-                               └───────┘ all batches in flight, again
+    batches ─► screen ─► repair ─► decoder ─► repair ─► batches, in the same order
+                           ▲          │ fails
+                           └──────────┘ all batches in flight, again
 
 A repaired batch depends only on the batch and on which of its samples do not decode, not on threads, timing or when a
 fault was found. A sample that does not decode is replaced by the next one of its batch that does, wrapping around at
@@ -34,23 +34,22 @@ from gpuload.types import I64, U8, HeightWidth
 
 OnCorrupt = Literal["raise", "skip", "mark"]
 
-Prepare = Callable[[Batch], tuple[Batch, dict[int, Fault]]]
+# Of a batch: the same as the decoder takes it, and the samples that it must not get.
+Screening = Callable[[Batch], tuple[Batch, dict[int, Fault]]]
 ReadSpare = Callable[[int], Batch]
 
 _MOST_SPARES = 1000  # samples tried in place of a batch without any good sample
 
 
 @dataclass
-class HandledBatch:
-    """A batch on its way through the decoder, until it is handed out.
+class _InFlight:
+    """A batch on its way through the decoder.
 
     Attributes:
-        asked: As requested, prepared for the decoder.
-        batch: What is decoded, where others stand in for samples that do not decode. What is handed out: with "skip"
-            the same, else as requested.
+        asked: As requested, and screened.
+        batch: What is decoded, where others stand in for samples that do not decode.
         rows: int64 (N,), the row of `asked` that each row of `batch` shows; None if all show a spare sample, or there
             are none.
-        decoded: Its pixels, once they are there.
         faults: The samples that do not decode, by row of `asked`.
         spares: Spare samples tried so far.
     """
@@ -58,7 +57,6 @@ class HandledBatch:
     asked: Batch
     batch: Batch
     rows: I64 | None = None
-    decoded: Decoded = field(default_factory=Decoded)
     faults: dict[int, Fault] = field(default_factory=dict)
     spares: int = 0
 
@@ -69,7 +67,7 @@ class FaultHandler:
     Args:
         decoder: Decodes batches in order.
         on_corrupt: What to do with a sample that does not decode: "raise", "skip" or "mark".
-        prepare: Gives a batch as the decoder takes it, and the samples that it must not get; None if it takes anything.
+        screen: Gives a batch as the decoder takes it, and the samples that it must not get; None if it takes anything.
         pixels: The stored pixels of each picture that is decoded, by its name.
     """
 
@@ -77,17 +75,17 @@ class FaultHandler:
         self,
         decoder: Runner,
         on_corrupt: OnCorrupt = "raise",
-        prepare: Prepare | None = None,
+        screen: Screening | None = None,
         pixels: Mapping[str, Pixels] | None = None,
     ) -> None:
         self.decoder = decoder
         self.on_corrupt = on_corrupt
         self.pixels = pixels or {}
-        self.prepare: Prepare = prepare or (lambda batch: (batch, {}))
+        self.screen: Screening = screen or (lambda batch: (batch, {}))
 
     def decode(
         self, batches: Iterator[Batch], read_spare: ReadSpare
-    ) -> Iterator[HandledBatch]:
+    ) -> Iterator[Decoded]:
         """Each batch with its pixels, in order. Only one call is active at a time; a new call ends the one before.
 
         Args:
@@ -108,8 +106,12 @@ class FaultHandler:
 class _Call:
     """One call of `FaultHandler.decode`, which keeps the batches that the decoder has not returned yet.
 
-    in_flight: those that this attempt of the decoder has got. again: those of earlier attempts, which come after them;
-    an attempt may end before it has got all. error: at which the input ended; the batches before it are decoded first.
+    The decoder makes one attempt after another: it starts again with these batches when one of them has to be repaired.
+
+    Args:
+        handler: Whose call it is.
+        batches: As of `FaultHandler.decode`.
+        read_spare: As of `FaultHandler.decode`.
     """
 
     def __init__(
@@ -118,51 +120,63 @@ class _Call:
         self._handler = handler
         self._batches = batches
         self._read_spare = read_spare
-        self._in_flight: deque[HandledBatch] = deque()
-        self._again: deque[HandledBatch] = deque()
+        # What this attempt has got.
+        self._in_flight: deque[_InFlight] = deque()
+        # What earlier attempts have got, which comes after it: an attempt may end before it has got all again.
+        self._again: deque[_InFlight] = deque()
+        # At which the input ended; the batches before it are decoded first.
         self._error: BaseException | None = None
+        self._is_complete = False
 
-    def results(self) -> Iterator[HandledBatch]:
+    def results(self) -> Iterator[Decoded]:
         """As `FaultHandler.decode`."""
-        while True:
+        while not self._is_complete:
             try:
-                decoding = self._handler.decoder.decode(self._input())
-                while (decoded_batch := next(decoding, None)) is not None:
-                    handled = self._hand_over(decoded_batch[1])
-                    if handled is None:
-                        break
-                    handover = [handled]
-                    # A suspended generator must not keep a batch alive.
-                    del decoded_batch, handled
-                    yield handover.pop()
-                else:
-                    if self._error is not None:
-                        raise self._error
-                    return
+                yield from self._attempt()
             except BatchDecodeError as error:
                 if error is self._error or self._handler.on_corrupt == "raise":
                     raise
                 # A copy: the decoder may read further batches in a thread of its own meanwhile.
                 faulty = next(
-                    handled
-                    for handled in self._in_flight.copy()
-                    if handled.batch is error.batch
+                    waiting
+                    for waiting in self._in_flight.copy()
+                    if waiting.batch is error.batch
                 )
                 if not _note(faulty, error.faults):
                     raise
                 self._repair(faulty)
 
-    def _hand_over(self, decoded: Decoded) -> HandledBatch | None:
+    def _attempt(self) -> Iterator[Decoded]:
+        """The next batches, up to one that has to be decoded again."""
+        decoding = self._handler.decoder.decode(self._input())
+        while (decoded := next(decoding, None)) is not None:
+            handed_over = self._hand_over(decoded)
+            if handed_over is None:
+                return
+            handover = [handed_over]
+            del (
+                decoded,
+                handed_over,
+            )  # a suspended generator must not keep a batch alive
+            yield handover.pop()
+        if self._error is not None:
+            raise self._error
+        self._is_complete = True
+
+    def _hand_over(self, decoded: Decoded) -> Decoded | None:
         """The first batch in flight with these pixels; None if it must be decoded again."""
-        handled = self._in_flight[0]
-        mended = self._mend(handled, decoded) if decoded.broken else decoded
+        first = self._in_flight[0]
+        mended = self._mend(first, decoded) if decoded.faults else decoded
         if mended is None:
             return None
         self._in_flight.popleft()
-        handled.decoded = mended
-        if self._handler.on_corrupt != "skip":
-            handled.batch = handled.asked
-        return handled
+        is_replaced = self._handler.on_corrupt == "skip"
+        return replace(
+            mended,
+            batch=first.batch if is_replaced else first.asked,
+            asked=first.asked,
+            faults=first.faults,
+        )
 
     def _input(self) -> Iterator[Batch]:
         """All batches in flight, then the next ones. The decoder must have ended its previous attempt."""
@@ -182,60 +196,60 @@ class _Call:
             del batch  # no variable keeps it while the next one is read
             yield self._in_flight[-1].batch
 
-    def _begin(self, batch: Batch) -> HandledBatch:
-        prepared, faults = self._handler.prepare(batch)
-        handled = HandledBatch(prepared, prepared, np.arange(len(batch)))
+    def _begin(self, batch: Batch) -> _InFlight:
+        screened, faults = self._handler.screen(batch)
+        waiting = _InFlight(screened, screened, np.arange(len(batch)))
         if faults:
             if self._handler.on_corrupt == "raise":
                 raise BatchDecodeError(batch, faults)
-            _note(handled, faults)
-            self._repair(handled)
-        return handled
+            _note(waiting, faults)
+            self._repair(waiting)
+        return waiting
 
-    def _mend(self, handled: HandledBatch, decoded: Decoded) -> Decoded | None:
+    def _mend(self, waiting: _InFlight, decoded: Decoded) -> Decoded | None:
         """Repairs a decoded batch with broken samples; None if it must be decoded again."""
-        is_spare = handled.rows is None
+        is_spare = waiting.rows is None
         on_corrupt = self._handler.on_corrupt
-        if on_corrupt == "raise" or not _note(handled, decoded.broken):
-            raise BatchDecodeError(handled.asked, decoded.broken)
+        if on_corrupt == "raise" or not _note(waiting, decoded.faults):
+            raise BatchDecodeError(waiting.asked, decoded.faults)
         if on_corrupt == "mark":
             return decoded
-        self._repair(handled)
-        pictures_of_names = handled.asked.encoded.pictures.values()
+        self._repair(waiting)
+        pictures_of_names = waiting.asked.pictures.values()
         has_lists = any(isinstance(pictures, Ragged) for pictures in pictures_of_names)
-        if is_spare or handled.rows is None or has_lists:
+        if is_spare or waiting.rows is None or has_lists:
             return None
         # Copied: to decode it again would mean to decode the batches after it again, too.
-        rows = sorted(decoded.broken)
-        sources = handled.rows[rows].tolist()
+        rows = sorted(decoded.faults)
+        sources = waiting.rows[rows].tolist()
         for views in decoded.pictures.values():
             for array in views:
                 array[rows] = array[sources]
         if not decoded.changed:
             return decoded
-        sources_of_rows = np.arange(len(handled.asked))
+        sources_of_rows = np.arange(len(waiting.asked))
         sources_of_rows[rows] = sources
         return replace(decoded, changed=take(decoded.changed, sources_of_rows))
 
-    def _repair(self, handled: HandledBatch) -> None:
+    def _repair(self, waiting: _InFlight) -> None:
         """Replaces the samples that do not decode in the decoder's input."""
-        asked = handled.asked
+        asked = waiting.asked
         if self._handler.on_corrupt == "mark":
-            handled.batch = _with_placeholders(
-                asked, handled.faults, self._handler.pixels
+            waiting.batch = _with_placeholders(
+                asked, waiting.faults, self._handler.pixels
             )
             return
-        handled.rows = _neighbours(len(asked), handled.faults)
-        if handled.rows is not None:
-            handled.batch = asked.take(handled.rows)
+        waiting.rows = _neighbours(len(asked), waiting.faults)
+        if waiting.rows is not None:
+            waiting.batch = asked.take(waiting.rows)
             return
-        while handled.spares < _MOST_SPARES:
-            position = asked.stop + handled.spares
-            spare, faults = self._handler.prepare(self._read_spare(position))
-            handled.spares += 1
+        while waiting.spares < _MOST_SPARES:
+            position = asked.stop + waiting.spares
+            spare, faults = self._handler.screen(self._read_spare(position))
+            waiting.spares += 1
             if not faults:
                 everywhere = spare.take(np.zeros(len(asked), np.int64))
-                handled.batch = replace(
+                waiting.batch = replace(
                     everywhere, stop=asked.stop, read_s=asked.read_s
                 )
                 return
@@ -245,13 +259,13 @@ class _Call:
         )
 
 
-def _note(handled: HandledBatch, faults: Mapping[int, Fault]) -> bool:
+def _note(waiting: _InFlight, faults: Mapping[int, Fault]) -> bool:
     """Records faults, by rows of the decoder's input; False if none of them is new."""
-    if handled.rows is None:
+    if waiting.rows is None:
         return True  # of the spare sample; the next one follows
-    in_asked = {int(handled.rows[row]): fault for row, fault in faults.items()}
-    new = {row: fault for row, fault in in_asked.items() if row not in handled.faults}
-    handled.faults.update(new)
+    in_asked = {int(waiting.rows[row]): fault for row, fault in faults.items()}
+    new = {row: fault for row, fault in in_asked.items() if row not in waiting.faults}
+    waiting.faults.update(new)
     return bool(new)
 
 
@@ -273,8 +287,8 @@ def _with_placeholders(
     """
     black: dict[Place, U8] = {}
     for name, of_picture in pixels.items():
-        stored = batch.encoded.stored(name)
-        pictures = batch.encoded.pictures[name]
+        stored = batch.stored(name)
+        pictures = batch.pictures[name]
         samples = np.array(sorted(rows), np.int64)
         black_rows = (
             pictures.rows_of(samples) if isinstance(pictures, Ragged) else samples

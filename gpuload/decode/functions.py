@@ -23,6 +23,7 @@ import numpy as np
 
 from gpuload.augment import Form, View
 from gpuload.augment.crops import Crops, whole_images
+from gpuload.augment.pictures import Views
 from gpuload.augment.schedule import Schedule
 from gpuload.decode.beside import FurtherPictures, PictureBeside
 from gpuload.decode.interface import (
@@ -60,7 +61,7 @@ from gpuload.functions.function import (
 )
 from gpuload.kernels.structs import PICTURE
 from gpuload.machine.apart import Flag
-from gpuload.read.batch import Batch, Views
+from gpuload.read.batch import Batch
 from gpuload.types import U8, Array
 
 # Writes the levels of one image, or its values if nothing else remains to be done, to a `native.values.PixelTarget`.
@@ -87,9 +88,9 @@ class Functions(NamedTuple):
     def name_of_sample(self, batch: Batch, row: int) -> str:
         """For messages."""
         dataset = self.datasets[int(batch.sources[row])]
-        sample = int(batch.encoded.samples[row])
+        sample = int(batch.samples[row])
         shard = dataset.shard_paths[int(dataset.shards_of(sample))]
-        return f"{shard}: sample {batch.encoded.columns['key'][row].as_py()!r}"
+        return f"{shard}: sample {batch.columns['key'][row].as_py()!r}"
 
 
 def find_functions(
@@ -220,7 +221,7 @@ class CallFunctions(Stage):
                 for form, view in zip(self.forms, job.batch.views_of(name), strict=True)
                 if form.function != "before_crop"
             )
-            stored = job.batch.encoded.pictures[name]
+            stored = job.batch.pictures[name]
             inner[name] = views
             if isinstance(stored, Ragged):
                 inner[name] = Ragged(stored.counts, views)
@@ -230,7 +231,7 @@ class CallFunctions(Stage):
         """As `Stage.begin`."""
         batch = job.batch
         decoded = job.parts[0].decoded
-        calls = _Calls(dict(decoded.broken), [], {}, [])
+        calls = _Calls(dict(decoded.faults), [], {}, [])
         job.state = calls
         inner = count()
         for number, form in enumerate(self.forms):
@@ -291,7 +292,7 @@ class CallFunctions(Stage):
             inner,
             pictures=pictures,
             work_s=inner.work_s - seconds,
-            broken=calls.broken,
+            faults=calls.broken,
             changed=changed,
             function_s=seconds,
         )
@@ -413,7 +414,7 @@ class _View:
             before = Motion(_unflipped(self._view).crops, self._view.size)
         self._entries: list[dict[str, Any]] = [{} for _ in range(len(batch))]
         for moving in stage.functions.moving:
-            split = moving.split(batch.encoded.columns, before)
+            split = moving.split(batch.columns, before)
             for entries, fields in zip(self._entries, split, strict=True):
                 entries.update(fields)
 
@@ -476,15 +477,15 @@ class _View:
 
     def _sample(self, row: int, image: Array, masks: Sequence[U8]) -> Sample:
         """What the function gets."""
-        encoded = self._batch.encoded
+        batch = self._batch
         names = self._stage.functions.entries.masks
         return {
             "image": image,
             **dict(zip(names, masks, strict=True)),
             **{picture.name: picture.given(row) for picture in self._further},
             **self._entries[row],
-            "key": encoded.columns["key"][row].as_py(),
-            "index": int(encoded.samples[row]),
+            "key": batch.columns["key"][row].as_py(),
+            "index": int(batch.samples[row]),
         }
 
     def _failure(self, row: int, function: str, error: Exception) -> FunctionError:
@@ -509,12 +510,12 @@ class _View:
     def _cut(
         self, row: int, image: Array, masks: list[U8]
     ) -> tuple[MakeLevels, list[U8]]:
-        encoded = self._batch.encoded
+        batch = self._batch
         view = take(self._view, slice(row, row + 1))
         planned = self._view.function
-        if planned is not None and image.shape[:2] != encoded.image.size(row):
+        if planned is not None and image.shape[:2] != batch.image.size(row):
             crops = planned.crop(
-                row, int(encoded.samples[row]), image.shape[0], image.shape[1]
+                row, int(batch.samples[row]), image.shape[0], image.shape[1]
             )
             for part, crop_part in zip(self._crops[:6], crops[:6], strict=True):
                 part[row] = crop_part[0]
@@ -619,7 +620,7 @@ class WholeImages:
     def plan(self, batch: Batch) -> Any:
         """The decode plan for the images of a batch."""
         windows = np.zeros((len(batch), 4), np.int64)
-        stored = batch.encoded.image
+        stored = batch.image
         windows[:, 2:] = stored.sizes
         factors = np.ones(len(batch), np.int64)
         return DecodePlan(stored, windows, factors, self._source)
@@ -649,7 +650,7 @@ class WholeImages:
             pixels = self._in_mode(plan.pictures[row : row + 1], height, width)
         masks = []
         for name in names:
-            stored = batch.encoded.stored(name)
+            stored = batch.stored(name)
             try:
                 masks.append(decode_mask(stored.contents[row], (height, width)))
             except UndecodableError as error:

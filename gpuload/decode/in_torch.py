@@ -39,7 +39,7 @@ def is_for_cpu(batch: Batch, cpu_share: float) -> Bools:
         cpu_share: The share of samples that the CPU decodes, 0..1.
     """
     key = random_bits(batch.keys, np.full(len(batch), SHARE, np.uint64))
-    chosen: Bools = uniform(key, batch.encoded.samples) < cpu_share
+    chosen: Bools = uniform(key, batch.samples) < cpu_share
     return chosen
 
 
@@ -47,9 +47,7 @@ def divide(cpu_share: float, job: Job) -> tuple[Job, Job]:
     """The samples that DALI decodes, and those that the CPU decodes, with what a decoder needs of them."""
     batch = job.batch
     to_cpu = is_for_cpu(job.batch, cpu_share)
-    needed = replace(
-        batch, encoded=replace(batch.encoded, columns={}, members={}), prepared={}
-    )
+    needed = replace(batch, columns={}, members={}, fields={})
     dali_rows = np.flatnonzero(~to_cpu)
     native_rows = np.flatnonzero(to_cpu)
     dali = Job(needed.take(dali_rows), job, dali_rows)
@@ -71,15 +69,15 @@ class Join(Stage):
         for name in parts[0].decoded.pictures:
             views = zip(*(part.decoded.pictures[name] for part in parts), strict=True)
             pictures[name] = tuple(_join_rows(arrays, rows) for arrays in views)
-        joined = Decoded(pictures)
-        broken: dict[int, Fault] = {}
+        joined = Decoded(job.batch, job.batch, pictures)
+        faults: dict[int, Fault] = {}
         for part in parts:
             job.held.append(part.decoded)
-            broken |= part.in_whole(part.decoded.broken)
+            faults |= part.in_whole(part.decoded.faults)
             # NaN, since DALI does not report it.
             joined.work_s += part.decoded.work_s
             joined.queue_depth += part.decoded.queue_depth
-        joined.broken = broken
+        joined.faults = faults
         job.decoded = joined
 
 

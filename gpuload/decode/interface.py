@@ -49,22 +49,26 @@ class Decoded:
     """A decoded batch, as arrays that support DLPack.
 
     Attributes:
+        batch: What its pixels show. Where samples that do not decode are replaced, others stand in for them.
+        asked: The batch as it was requested.
         pictures: By name, for each view: (N, C, height, width), or of an image with channels_last (N, height, width,
             C).
         work_s: Total work of the decoding threads.
         read_wait_s: How long the consumer waited for the batch to be read.
         queue_depth: Batches that were ready when it was requested. NaN if unknown.
-        broken: The samples that do not decode, by row. Their pixels are undefined; arrays are then NumPy arrays or
-            torch tensors, whose rows can be replaced.
+        faults: The samples that do not decode, by row of `asked`. Unless they are replaced, their pixels are undefined;
+            arrays are then NumPy arrays or torch tensors, whose rows can be replaced.
         changed: For each view, what a user function made of its samples, or None; empty without functions.
         function_s: Total work of these functions in all threads and processes.
     """
 
+    batch: Batch
+    asked: Batch
     pictures: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     work_s: float = 0.0
     read_wait_s: float = 0.0
     queue_depth: float = 0.0
-    broken: Mapping[int, Fault] = field(default_factory=dict)
+    faults: Mapping[int, Fault] = field(default_factory=dict)
     changed: tuple[Changed | None, ...] = ()
     function_s: float = 0.0
 
@@ -207,7 +211,7 @@ def faults_by_sample(
         name: Of the pictures.
         reasons: Why a picture does not decode, by its row among all of this name.
     """
-    pictures = batch.encoded.pictures[name]
+    pictures = batch.pictures[name]
     if not isinstance(pictures, Ragged):
         return {row: Fault(why, name) for row, why in reasons.items()}
     faults: dict[int, Fault] = {}
@@ -223,9 +227,9 @@ Place = tuple[int, str]  # a row of the stored pictures of a name, and this name
 
 def with_stored(batch: Batch, contents: Mapping[Place, U8]) -> Batch:
     """The batch with other bytes at these places."""
-    pictures = dict(batch.encoded.pictures)
+    pictures = dict(batch.pictures)
     for name in dict.fromkeys(name for _, name in contents):
-        stored = batch.encoded.stored(name)
+        stored = batch.stored(name)
         files = list(stored.contents)
         spans = stored.spans.copy()
         for (row, of_picture), data in contents.items():
@@ -237,7 +241,7 @@ def with_stored(batch: Batch, contents: Mapping[Place, U8]) -> Batch:
         pictures[name] = written
         if isinstance(before, Ragged):
             pictures[name] = Ragged(before.counts, written)
-    return replace(batch, encoded=replace(batch.encoded, pictures=pictures))
+    return replace(batch, pictures=pictures)
 
 
 def no_pixels(batch: Batch, pictures: Sequence[PictureForm]) -> Decoded:
@@ -250,7 +254,7 @@ def no_pixels(batch: Batch, pictures: Sequence[PictureForm]) -> Decoded:
             for form, view in views
         )
     # There is nothing else to wait for.
-    return Decoded(arrays, read_wait_s=math.inf)
+    return Decoded(batch, batch, arrays, read_wait_s=math.inf)
 
 
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]

@@ -11,7 +11,7 @@ import numpy as np
 from gpuload.augment import Form
 from gpuload.decode.arguments import Backend, Both, Dali, DecoderName
 from gpuload.decode.dali.memory import IMAGE_ALONE, OutputImages, fits
-from gpuload.decode.faults import FaultHandler, OnCorrupt, Prepare
+from gpuload.decode.faults import FaultHandler, OnCorrupt, Screening
 from gpuload.decode.functions import CallFunctions, Functions
 from gpuload.decode.interface import (
     Buffers,
@@ -289,7 +289,7 @@ def open_decoder(
         return FaultHandler(Runner([SplitParts(lambda job: ())], resources.prefetch))
     opening = _Opening(device_id, open_device(device_id), resources)
     with paused_collector():
-        stages, prepare = (
+        stages, screen = (
             opening.around(functions, name, pictures)
             if functions
             else opening.stages(name, pictures)
@@ -303,11 +303,11 @@ def open_decoder(
         stages.append(MakePatches(image.name, patch, resources.num_threads, memory))
     runner = Runner(stages, resources.prefetch, opening.device)
     pixels = {picture.name: picture.stored.source for picture in pictures}
-    return FaultHandler(runner, on_corrupt, prepare, pixels)
+    return FaultHandler(runner, on_corrupt, screen, pixels)
 
 
 # The stages of a decoder, and what its `FaultHandler` calls first; None if the decoder takes anything.
-Stages = tuple[list[Stage], Prepare | None]
+Stages = tuple[list[Stage], Screening | None]
 
 
 class _Opening(NamedTuple):
@@ -341,12 +341,12 @@ class _Opening(NamedTuple):
         check_for_dali(name, by_dali[0])
         if name == "dali":
             stages, screens = self.dali(by_dali)
-            prepare: Prepare = partial(_screen_all, screens)
+            screen: Screening = partial(_screen_all, screens)
         else:
-            stages, prepare = self.shared(by_dali)
-        return [*stages, *self.beside(others)], prepare
+            stages, screen = self.shared(by_dali)
+        return [*stages, *self.beside(others)], screen
 
-    def shared(self, pictures: Sequence[PictureForm]) -> tuple[list[Stage], Prepare]:
+    def shared(self, pictures: Sequence[PictureForm]) -> tuple[list[Stage], Screening]:
         """The stages of DALI and of the native decoder, which share the samples of each batch."""
         from gpuload.decode.in_torch import DALI, NATIVE, Join, divide, is_for_cpu
 
@@ -356,10 +356,11 @@ class _Opening(NamedTuple):
         begin, *native = [OnPart(NATIVE, stage) for stage in self.native(pictures)]
         split = SplitParts(partial(divide, cpu_share))
 
-        def prepare(batch: Batch) -> tuple[Batch, dict[int, Fault]]:
-            return screen.prepare(batch, np.flatnonzero(~is_for_cpu(batch, cpu_share)))
+        def screen_share(batch: Batch) -> tuple[Batch, dict[int, Fault]]:
+            samples = np.flatnonzero(~is_for_cpu(batch, cpu_share))
+            return screen.screened(batch, samples)
 
-        return [split, feed, begin, *dali, *native, Join()], prepare
+        return [split, feed, begin, *dali, *native, Join()], screen_share
 
     def around(
         self, functions: Functions, name: Backend, pictures: Sequence[PictureForm]
@@ -371,10 +372,10 @@ class _Opening(NamedTuple):
             check_mixed(image, "Function(before_crop=True)", is_gray, "gray images")
         inner = [self._inner(picture, image.forms) for picture in pictures]
         decoding: list[Stage] = []
-        prepare = None
+        screen = None
         if inner[0].forms:
             on_cpu = self._replace(device_id=None, device=None)
-            decoding, prepare = on_cpu.stages(name, inner)
+            decoding, screen = on_cpu.stages(name, inner)
         caller: Caller
         if functions.processes:
             from gpuload.functions.processes import InProcesses
@@ -394,7 +395,7 @@ class _Opening(NamedTuple):
         ]
         if self.device is not None:
             stages.append(self.finish(pictures))
-        return stages, prepare
+        return stages, screen
 
     def _inner(self, picture: PictureForm, image_forms: Sequence[Form]) -> PictureForm:
         """The decoder's output, for views whose function does not get whole images: levels if a function follows, and
@@ -476,10 +477,10 @@ class _Opening(NamedTuple):
 def _screen_all(
     screens: "Sequence[Screen]", batch: Batch
 ) -> tuple[Batch, dict[int, Fault]]:
-    """As `Screen.prepare`, for DALI as the only decoder of its pictures."""
+    """As `Screen.screened`, for DALI as the only decoder of its pictures."""
     faults: dict[int, Fault] = {}
     for screen in screens:
-        batch, of_pictures = screen.prepare(batch, np.arange(len(batch)))
+        batch, of_pictures = screen.screened(batch, np.arange(len(batch)))
         faults = {**of_pictures, **faults}
     return batch, faults
 

@@ -285,7 +285,7 @@ class Job:
         self.batch = batch
         self.rows = rows
         self._whole = None if whole is None else weakref.ref(whole)
-        self.decoded = Decoded()
+        self.decoded = Decoded(batch, batch)
         self.parts: tuple[Job, ...] = ()
         self.held: list[Any] = []
         self.state: Any = None
@@ -316,10 +316,11 @@ class Job:
         for part in self.parts:
             part.abandon()
 
-    def take(self, read_wait_s: float, ready: int) -> tuple[Batch, Decoded]:
-        """The batch and its pixels, which only the caller holds from now on."""
-        batch = self.batch
+    def take(self, read_wait_s: float, ready: int) -> Decoded:
+        """The batch with its pixels, which only the caller holds from now on."""
         decoded = self.decoded
+        decoded.batch = self.batch  # a stage may have passed on the pixels of a part
+        decoded.asked = self.batch
         self.parts = ()
         # A thread that began this may not have let go of it yet.
         del self.batch
@@ -327,7 +328,7 @@ class Job:
         decoded.work_s += sum(self._work_s)
         decoded.queue_depth += ready
         decoded.read_wait_s = read_wait_s
-        return batch, decoded
+        return decoded
 
     def in_whole(self, faults: Mapping[int, Fault]) -> dict[int, Fault]:
         """Faults of this part by rows of the whole batch."""
@@ -461,11 +462,11 @@ class Runner:
         """Whether the current thread is one of this runner's own, which it cannot wait for."""
         return _here.owner is self._owner
 
-    def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
+    def decode(self, batches: Iterator[Batch]) -> Iterator[Decoded]:
         """Each batch with its pixels.
 
         Only one call is active at a time; a new call ends the one before. A stage that can go on reports samples that
-        do not decode in `Decoded.broken`.
+        do not decode in `Decoded.faults`.
 
         Raises:
             BatchDecodeError: a stage cannot go on: samples of the next batch, or of a later one, do not decode. A new

@@ -46,6 +46,20 @@ class Grid(NamedTuple):
         return corners
 
 
+class TileWindows(NamedTuple):
+    """Where N tiles lie in their images.
+
+    Attributes:
+        numbers: int64 (N,), which window of its image each is.
+        corners: int64 (N, 2), their places (top, left) in pixels.
+        sizes: int64 (N, 2), heights and widths in pixels.
+    """
+
+    numbers: I64
+    corners: I64
+    sizes: I64
+
+
 class Tiles(NamedTuple):
     """Which windows of their images the samples of a data set are.
 
@@ -57,15 +71,15 @@ class Tiles(NamedTuple):
     grid: Grid
     numbers: I32
 
-    def within(self, samples: I64, images: I64) -> tuple[I64, I64, I64]:
-        """The number, the corner (top, left) and the size (height, width) of windows: int64 (N,), (N, 2), (N, 2).
+    def windows(self, samples: I64, images: I64) -> TileWindows:
+        """Where tiles lie in their images.
 
         Args:
             samples: int64 (N,), numbers of the tiles in the data set.
             images: int64 (N, 2), the heights and widths of their images in pixels.
         """
         numbers = self.numbers[samples].astype(np.int64)
-        return (
+        return TileWindows(
             numbers,
             self.grid.corners(numbers, images),
             np.minimum(images, self.grid.size),

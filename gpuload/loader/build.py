@@ -255,7 +255,7 @@ def build_reader(
     decodes = bool(decoding.pictures)
     wanted = WantedFields(columns, collate.members, collate.pictures, decodes)
     make_stream = order.make_stream
-    return partial(reader, config.datasets, make_stream, wanted, collate.prepare)
+    return partial(reader, config.datasets, make_stream, wanted, collate.add_fields)
 
 
 def build_pipeline(

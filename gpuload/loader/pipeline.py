@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from gpuload.augment import Augment
 from gpuload.counted import counted
 from gpuload.decode.arguments import OnCorrupt
-from gpuload.decode.faults import FaultHandler, HandledBatch
+from gpuload.decode.faults import FaultHandler
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import DecodeError, GpuloadError, ShardError
@@ -101,14 +101,14 @@ class CorruptSamples:
         """Resets the count for `OnCorrupt.most`, which limits one epoch, or the rest of one after a resume."""
         self._in_epoch = 0
 
-    def add(self, handled: HandledBatch, epoch: int) -> None:
+    def add(self, decoded: Decoded, epoch: int) -> None:
         """Records the faults of a batch.
 
         Raises:
             DecodeError: there are more than `OnCorrupt.most` in this epoch.
         """
-        for row, fault in sorted(handled.faults.items()):
-            corrupt = self._identify(handled.asked, row, fault, epoch)
+        for row, fault in sorted(decoded.faults.items()):
+            corrupt = self._identify(decoded.asked, row, fault, epoch)
             self._count += 1
             self._in_epoch += 1
             place = corrupt.dataset, corrupt.index
@@ -156,7 +156,7 @@ class CorruptSamples:
         self, batch: Batch, row: int, fault: Fault, epoch: int
     ) -> CorruptSample:
         source = int(batch.sources[row])
-        sample = int(batch.encoded.samples[row])
+        sample = int(batch.samples[row])
         dataset = self._datasets[source]
         stored = dataset.row(sample).to_pylist()[0]
         field = self._field(batch, row, fault)
@@ -187,7 +187,7 @@ class Pipeline:
     Args:
         open_reader: Opens a reader of the stream.
         decoder: Makes the pixels, and handles samples that do not decode.
-        make_fields: Makes the user's fields from a batch, its pixels, and `broken`, the rows that do not decode.
+        make_fields: Makes the user's fields of a decoded batch.
         no_pixels: The pixels of a batch without samples.
         corrupt: Counts these samples.
         folder: Of the data, for messages.
@@ -266,11 +266,11 @@ class Pipeline:
             )
             while True:
                 with annotate("wait"):
-                    handled = next(decoding, None)
-                if handled is None:
+                    decoded = next(decoding, None)
+                if decoded is None:
                     break
-                handover = [self._finish(handled, start, asked, is_current)]
-                del handled
+                handover = [self._finish(decoded, start, asked, is_current)]
+                del decoded
                 yield handover.pop()  # not from a variable: a suspended generator would keep the batch alive
                 asked = self.meter.ask()
             check_current(is_current())  # a decoder that was closed ends
@@ -290,13 +290,12 @@ class Pipeline:
         for part in epochs.empty_parts(start):
             asked = time.perf_counter()
             (last,) = self.reader.read([part], augments)
-            handled = HandledBatch(last, last, decoded=self._no_pixels(last))
-            yield self._finish(handled, start, asked, is_current)
+            yield self._finish(self._no_pixels(last), start, asked, is_current)
             self.meter.ask()
 
     def _finish(
         self,
-        handled: HandledBatch,
+        decoded: Decoded,
         start: Position,
         asked: float,
         is_current: Callable[[], bool],
@@ -304,17 +303,14 @@ class Pipeline:
         ready = time.perf_counter()
         check_current(is_current())
         self.reader.check()
-        batch = handled.batch
-        decoded = handled.decoded
-        if handled.faults:
-            self.corrupt.add(handled, start.epoch)
-            self.meter.bad_samples += len(handled.faults)
+        if decoded.faults:
+            self.corrupt.add(decoded, start.epoch)
+            self.meter.bad_samples += len(decoded.faults)
         with annotate("hand over"):
-            fields = self._make_fields(batch, decoded, broken=tuple(handled.faults))
-        position = start._replace(samples=batch.stop - start.begin)
-        self.meter.hand_over(
-            batch, decoded, asked, ready, (position.epoch, position.samples)
-        )
+            fields = self._make_fields(decoded)
+        position = start._replace(samples=decoded.batch.stop - start.begin)
+        place = position.epoch, position.samples
+        self.meter.hand_over(decoded, asked, ready, place)
         return fields, position
 
 

@@ -226,52 +226,47 @@ class Collate:
             )
             check_transforms(self._transforms, form)
 
-    def __call__(
-        self, batch: Batch, decoded: Decoded, arrays: Arrays, broken: Sequence[int] = ()
-    ) -> Any:
+    def __call__(self, decoded: Decoded, arrays: Arrays) -> Any:
         """The fields of a batch in the requested order, then those added by batch transforms, by name, then the marks.
 
         Args:
-            broken: Rows of samples that do not decode; if they are marked, their pixels become zeros.
+            decoded: The batch. If samples that do not decode are marked, their pixels become zeros.
+            arrays: Makes the user's arrays.
         """
-        values = self._values(batch, decoded)
+        batch = decoded.batch
+        values = self._values(decoded)
         make = arrays.staging() if self._transforms else arrays
         with arrays.stream() if self._transforms else nullcontext():
             fields = {
                 name: _each(make.from_host, value) for name, value in values.items()
             }
             for name in self._pixel_fields:
-                fields[name] = self._picture_field(name, batch, decoded, make, broken)
+                fields[name] = self._picture_field(name, decoded, make)
             if self._transforms:
                 fields = self._transform(batch, fields, arrays)
         if self.names.marks:
             marks = np.zeros(len(batch), np.bool_)
-            marks[list(broken)] = True
+            marks[list(decoded.faults)] = True
             fields[CORRUPT] = arrays.from_host(marks)
         return self.names.batch_of(fields)
 
-    def _picture_field(
-        self,
-        name: str,
-        batch: Batch,
-        decoded: Decoded,
-        make: Arrays,
-        broken: Sequence[int],
-    ) -> Any:
+    def _picture_field(self, name: str, decoded: Decoded, make: Arrays) -> Any:
         """The pixels of a picture in all views."""
+        batch = decoded.batch
         field = self._pixel_fields[name]
         views = [self._array(make, field, array) for array in decoded.pictures[name]]
-        if self.names.marks and broken:
-            rows = _rows_of(batch.encoded.owners(name), broken)
+        if self.names.marks and decoded.faults:
+            rows = _rows_of(batch.owners(name), list(decoded.faults))
             _clear(views, rows, missing_value(field))
         if self._patch and name == self.image:
             shapes = patch_shapes(batch.image_views[0], self._patch)
             return _with_places(make, views[0], shapes)
         return self._pixels(batch, name, views, make)
 
-    def _values(self, batch: Batch, decoded: Decoded) -> dict[str, Any]:
-        """The fields besides the pixels: as they were prepared, or where functions of samples moved them, anew."""
-        values = dict(batch.prepared)
+    def _values(self, decoded: Decoded) -> dict[str, Any]:
+        """The fields besides the pixels: as they were computed, or where functions of samples moved them, anew."""
+        batch = decoded.batch
+        values = dict(batch.fields)
         if not any(decoded.changed):
             return values
         views = [
@@ -303,19 +298,19 @@ class Collate:
             for name in self.names.fields
         }
 
-    def prepare(self, batch: Batch) -> Batch:
+    def add_fields(self, batch: Batch) -> Batch:
         """The batch with its fields besides the pixels, which are computed where it is read.
 
         Raises:
             ArgumentError: a label that is no class, if a mixer makes soft labels of them.
         """
         rows = _rows(batch, moves=bool(self.moving))
-        prepared = {field.name: field.values(rows) for field in self._bound}
+        fields = {field.name: field.values(rows) for field in self._bound}
         # Behind another transform, labels may be other ones.
         first = self._transforms[0] if self._transforms else None
         if isinstance(first, Mixer):
-            self._check_labels(first, prepared["label"], rows)
-        return replace(batch, prepared=prepared)
+            self._check_labels(first, fields["label"], rows)
+        return replace(batch, fields=fields)
 
     def _check_labels(self, mixer: Mixer, labels: Any, rows: Rows) -> None:
         strays = mixer.strays(labels, self._num_classes)
@@ -339,7 +334,7 @@ class Collate:
 
     def _pixels(self, batch: Batch, name: str, arrays: list[Any], make: Arrays) -> Any:
         """The pictures of all views; in a list, each without its padding."""
-        stored = batch.encoded.pictures[name]
+        stored = batch.pictures[name]
         for number, (view, is_list) in enumerate(
             zip(batch.views_of(name), self._lists, strict=True)
         ):
@@ -623,12 +618,12 @@ def _rows(
     views = batch.image_views
     if view is not None:
         views = views[view : view + 1]
-    columns = dict(batch.encoded.columns)
+    columns = dict(batch.columns)
     crops = [view.crops for view in views]
     if changed is not None:
         columns |= changed.columns
         crops = [changed.crops]
-    columns["index"] = batch.encoded.samples
+    columns["index"] = batch.samples
     columns["dataset"] = batch.sources
     motions = []
     for crop, shown in zip(crops, views, strict=True):
@@ -636,7 +631,7 @@ def _rows(
         if moves and shown.steps is not None:
             affine = affine_of(shown.steps, *shown.size)
         motions.append(Motion(crop, shown.size, affine))
-    return Rows(columns, batch.encoded.members, motions, batch.bucket, batch.keys)
+    return Rows(columns, batch.members, motions, batch.bucket, batch.keys)
 
 
 def _rows_of(owners: I64 | None, samples: Sequence[int]) -> list[int]:

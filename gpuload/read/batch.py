@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpuload.augment import View
+from gpuload.augment.pictures import Views
 from gpuload.draws import BATCH_DRAWS, uniform
 from gpuload.errors import ArgumentError
 from gpuload.fields.rows import Batched, Ragged, take
@@ -52,8 +53,11 @@ class StoredPictures(Batched):
 
 
 @dataclass(frozen=True)
-class EncodedBatch(Batched):
-    """N samples as they are stored.
+class Batch(Batched):
+    """N samples as they are stored, and what to make of them.
+
+    The reader returns it with its stored bytes; views and keys come when it is drawn, the rest when its place among the
+    batches is known.
 
     Attributes:
         samples: int64 (N,), sample indices in stored order.
@@ -62,12 +66,31 @@ class EncodedBatch(Batched):
         columns: Further columns of the index, by name, with N rows each: a NumPy array for numbers; for bytes, int64
             (N, 2), the memory address and size of each; otherwise a pyarrow array.
         members: By name, for further fields that stay in the shard, the bytes of each sample's member: N views, uint8.
+        sources: int64 (N,), the data set of each sample; 0 until it is drawn.
+        keys: uint64 (N,), of their random numbers; 0 until it is drawn.
+        views: For each picture, one view for each `Augment`; where samples have several pictures of a name, with a row
+            for each. Empty until it is drawn.
+        stop: Position in the stream where this global batch ends.
+        bucket: Its number; None without buckets.
+        fields: Those computed while it was read, by name: arrays or lists of N, or a dict of these.
+        placeholders: The rows with black pictures in place of undecodable ones.
+        read_s: Seconds that reading took.
+        download_s: The part of these spent waiting for downloads.
     """
 
     samples: I64
     pictures: dict[str, StoredPictures | Ragged[StoredPictures]]
     columns: dict[str, Any]
     members: dict[str, list[U8]]
+    sources: I64
+    keys: U64
+    views: Views = field(default_factory=dict)
+    stop: int = 0
+    bucket: int | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    placeholders: frozenset[int] = frozenset()
+    read_s: float = 0.0
+    download_s: float = 0.0
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -91,49 +114,21 @@ class EncodedBatch(Batched):
         pictures = self.pictures[name]
         return pictures.content if isinstance(pictures, Ragged) else pictures
 
+    def sizes(self, name: str) -> I64 | Ragged[I64]:
+        """int64 (N, 2): height and width of the pictures of a name; of a list, with a row for each picture.
+
+        Args:
+            name: Of the field.
+        """
+        pictures = self.pictures[name]
+        if isinstance(pictures, Ragged):
+            return Ragged(pictures.counts, pictures.content.sizes)
+        return pictures.sizes
+
     def owners(self, name: str) -> I64 | None:
         """int64: the sample of each picture of a name; None where there is one of each."""
         pictures = self.pictures[name]
         return pictures.samples if isinstance(pictures, Ragged) else None
-
-
-# By the name of a picture, its views; of a list of pictures, with a row for each picture.
-Views = dict[str, tuple[View, ...] | Ragged[tuple[View, ...]]]
-
-
-@dataclass(frozen=True)
-class Batch(Batched):
-    """The input of a decoder: N samples and what to make of them.
-
-    Attributes:
-        encoded: The samples.
-        views: For each picture that is moved, one view for each `Augment`; the first picture is the image. Where
-            samples have several pictures of a name, their views have a row for each.
-        sources: int64 (N,), the data set of each sample.
-        keys: uint64 (N,), of their random numbers.
-        stop: Position in the stream where this global batch ends.
-        read_s: Seconds that reading took.
-        download_s: The part of these spent waiting for downloads.
-        image_bytes: Of all its pictures as they are stored.
-        placeholders: The rows with black pictures in place of undecodable ones.
-        bucket: Its number; None without buckets.
-        prepared: Fields computed during reading, by name: arrays or lists of N, or a dict of these.
-    """
-
-    encoded: EncodedBatch
-    views: Views
-    sources: I64
-    keys: U64
-    stop: int = 0
-    read_s: float = 0.0
-    download_s: float = 0.0
-    image_bytes: int = 0
-    placeholders: frozenset[int] = frozenset()
-    bucket: int | None = None
-    prepared: Mapping[str, Any] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.encoded)
 
     @property
     def image_views(self) -> tuple[View, ...]:
@@ -141,14 +136,13 @@ class Batch(Batched):
         return self.views_of(next(iter(self.views)))
 
     def views_of(self, name: str) -> tuple[View, ...]:
-        """Those of the pictures of a name, whose rows are those of `EncodedBatch.stored`."""
+        """Those of the pictures of a name, whose rows are those of `stored`."""
         views = self.views[name]
         return views.content if isinstance(views, Ragged) else views
 
     def take(self, rows: I64) -> "Batch":
         """The samples at these rows with all their draws, in this order; a row may come several times."""
-        taken = take(self, rows)
-        return replace(taken, placeholders=frozenset(), image_bytes=taken.encoded.bytes)
+        return replace(take(self, rows), placeholders=frozenset())
 
     def draws(self, number: int) -> F64:
         """A random number in [0, 1) for each sample.
@@ -156,73 +150,71 @@ class Batch(Batched):
         Args:
             number: Which number: it is a pure function of seed, epoch, sample and this.
         """
-        return uniform(self.keys, BATCH_DRAWS.counters(self.encoded.samples, number))
+        return uniform(self.keys, BATCH_DRAWS.counters(self.samples, number))
 
 
-def swapped(encoded: EncodedBatch, first: str, second: str, rows: I32) -> EncodedBatch:
+def swapped(batch: Batch, first: str, second: str, rows: I32) -> Batch:
     """The samples, with two of their pictures exchanged where `rows`, (N,), is not 0.
 
     Args:
-        encoded: The samples.
+        batch: The samples.
         first: Name of one picture.
         second: Name of the other.
         rows: int32 (N,), not 0 where they are exchanged.
     """
     if not rows.any():
-        return encoded
+        return batch
     is_swapped = rows != 0
-    left = encoded.stored(first)
-    right = encoded.stored(second)
+    left = batch.stored(first)
+    right = batch.stored(second)
     unlike = np.flatnonzero(is_swapped & (left.sizes != right.sizes).any(axis=1))
     if len(unlike):
         raise ArgumentError(
             f"{first!r} and {second!r} change places where images are flipped, and those of sample "
-            f"{encoded.samples[unlike[0]]} differ in size. Use flip=0, or pictures of one size"
+            f"{batch.samples[unlike[0]]} differ in size. Use flip=0, or pictures of one size"
         )
-    pictures = dict(encoded.pictures)
+    pictures = dict(batch.pictures)
     pictures[first] = _chosen(is_swapped, right, left)
     pictures[second] = _chosen(is_swapped, left, right)
-    return replace(encoded, pictures=pictures)
+    return replace(batch, pictures=pictures)
 
 
-def chosen(
-    encoded: EncodedBatch, name: str, choice: Callable[[I64], tuple[I64, I64]]
-) -> EncodedBatch:
+def chosen(batch: Batch, name: str, choice: Callable[[I64], tuple[I64, I64]]) -> Batch:
     """The samples with some of the pictures of a list.
 
     Args:
-        encoded: The samples.
+        batch: The samples.
         name: Of the list.
         choice: Of the counts (N,), the new ones, and the numbers of the pictures.
     """
-    pictures = encoded.pictures[name]
+    pictures = batch.pictures[name]
     assert isinstance(pictures, Ragged)
     counts, positions = choice(pictures.counts)
     starts = np.repeat(pictures.ends - pictures.counts, counts)
     chosen_pictures = Ragged(counts, take(pictures.content, starts + positions))
-    return replace(encoded, pictures={**encoded.pictures, name: chosen_pictures})
+    return replace(batch, pictures={**batch.pictures, name: chosen_pictures})
 
 
-def check_numbers(encoded: EncodedBatch, name: str, leader: str) -> None:
+def check_numbers(batch: Batch, name: str, leader: str) -> None:
     """Checks that samples have as many pictures in two lists, which go together by number.
 
     Args:
-        encoded: The samples.
+        batch: The samples.
         name: Of a list.
         leader: Of the list like which it moves.
 
     Raises:
         ArgumentError: A sample has more in one of them.
     """
-    pictures = encoded.pictures[name]
-    leaders = encoded.pictures[leader]
+    pictures = batch.pictures[name]
+    leaders = batch.pictures[leader]
     assert isinstance(pictures, Ragged)
     assert isinstance(leaders, Ragged)
     unlike = np.flatnonzero(pictures.counts != leaders.counts)
     if len(unlike):
         row = unlike[0]
         raise ArgumentError(
-            f"{name!r} moves like {leader!r}, picture by picture, and sample {encoded.samples[row]} has "
+            f"{name!r} moves like {leader!r}, picture by picture, and sample {batch.samples[row]} has "
             f"{pictures.counts[row]} and {leaders.counts[row]} of them. Pack as many of each"
         )
 

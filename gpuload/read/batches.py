@@ -15,22 +15,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuload.augment import Augment, View
-from gpuload.augment.pictures import DrawnBatch, MovedList, MovedPicture
+from gpuload.augment import Augment
+from gpuload.augment.pictures import DrawnViews, MovedList, MovedPicture
 from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset, refuse_large
+from gpuload.disk.tiles import TileWindows
 from gpuload.draws import BATCH, each_key, make_key
 from gpuload.fields.rows import Ragged, merge, take
 from gpuload.order.buckets import BucketedStream, BucketPlan, Members, before
 from gpuload.order.stream import Epochs, Part, PassSlice, Stream
-from gpuload.read.batch import (
-    Batch,
-    EncodedBatch,
-    Views,
-    check_numbers,
-    chosen,
-    swapped,
-)
+from gpuload.read.batch import Batch, check_numbers, chosen, swapped
 from gpuload.read.reader import Reader
 from gpuload.types import I64, Bools
 
@@ -39,7 +33,8 @@ from gpuload.types import I64, Bools
 # images of 64×64 a second instead of 104,000 (2 cores, 2026-11).
 _READ_AT_ONCE = 1024
 
-Prepare = Callable[[Batch], Batch]
+# Gives a batch with the fields that are computed where it is read.
+AddFields = Callable[[Batch], Batch]
 
 
 class _Pass(NamedTuple):
@@ -78,7 +73,7 @@ class BatchReader:
         datasets: Of the stream.
         make_stream: Makes it.
         wanted: What to read of each sample.
-        prepare: Adds the fields computed during reading to a batch.
+        add_fields: Adds the fields that are computed during reading to a batch.
     """
 
     def __init__(
@@ -86,9 +81,9 @@ class BatchReader:
         datasets: tuple[Dataset, ...],
         make_stream: Callable[[], Stream],
         wanted: WantedFields,
-        prepare: Prepare = lambda batch: batch,
+        add_fields: AddFields = lambda batch: batch,
     ) -> None:
-        self._prepare = prepare
+        self._add_fields = add_fields
         self._readers = [
             Reader(
                 dataset, wanted.columns, wanted.members, dataset.verify, wanted.names
@@ -160,9 +155,9 @@ class BatchReader:
         download_s = (self.download_s() - waited_s) / len(batches)
         while batches:  # no variable keeps a batch while the next one is read
             begun = time.perf_counter() - read_s
-            prepared = [self._prepare(batches.popleft())]
+            complete = [self._add_fields(batches.popleft())]
             yield replace(
-                prepared.pop(),
+                complete.pop(),
                 read_s=time.perf_counter() - begun,
                 download_s=download_s,
             )
@@ -191,85 +186,78 @@ class BatchReader:
             begin = end
 
     def _read_slice(self, run: PassSlice, augments: Sequence[Augment]) -> Batch:
-        encoded = self._readers[run.source].read(run.order, run.start, run.stop)
+        batch = self._readers[run.source].read(run.order, run.start, run.stop)
         repeats = run.order.repeats(run.start, run.stop)
-        tiles = self._datasets[run.source].tiling
-        within = None
-        if tiles is not None:
+        tiling = self._datasets[run.source].tiling
+        tiles = None
+        if tiling is not None:
             samples = run.order[run.start : run.stop]
-            within = tiles.within(samples, encoded.image.sizes)
+            tiles = tiling.windows(samples, batch.image.sizes)
         drawn_by = _Pass(run.source, run.seed, run.epoch)
-        return self._draw(encoded, augments, drawn_by, repeats, within)
+        return self._draw(batch, augments, drawn_by, repeats, tiles)
 
     def _draw(
         self,
-        encoded: EncodedBatch,
+        batch: Batch,
         augments: Sequence[Augment],
         drawn_by: _Pass,
         repeats: I64 | None,
-        within: tuple[I64, I64, I64] | None = None,
+        tiles: TileWindows | None = None,
     ) -> Batch:
         """Samples of one pass with their draws.
 
         Args:
+            batch: The samples.
+            augments: Each makes a view of every picture.
+            drawn_by: The pass.
             repeats: As `EpochOrder.repeats`.
-            within: The result of `Tiles.within` if the samples are tiles.
+            tiles: If the samples are tiles, where these lie.
         """
+        image = next(iter(batch.pictures))
+        sizes = batch.image.sizes
         if self._checks_sizes:
-            dataset = self._datasets[drawn_by.source]
-            refuse_large(dataset, encoded.samples, encoded.image.sizes)
-        if within is not None:
-            tiles = within[0]
-            repeats = tiles if repeats is None else tiles + (repeats << 32)
-        views = _draw_views(encoded, augments, drawn_by, repeats, within)
-        drawn = DrawnBatch(
+            refuse_large(self._datasets[drawn_by.source], batch.samples, sizes)
+        if tiles is not None:
+            numbers = tiles.numbers
+            repeats = numbers if repeats is None else numbers + (repeats << 32)
+        drawn = DrawnViews(
             drawn_by.seed,
             drawn_by.epoch,
-            encoded.samples,
+            batch.samples,
             repeats,
             augments,
-            views={next(iter(encoded.pictures)): views},
-            sizes={},
+            views={},
+            sizes={image: sizes if tiles is None else tiles.sizes},
         )
-        encoded, all_views = self._moved(encoded, drawn)
-        keys = np.empty(len(encoded), np.uint64)
+        views = drawn.draw(image, augments, first_view=0)
+        if tiles is not None:
+            views = tuple(view.moved(tiles.corners) for view in views)
+        drawn = drawn._replace(views={image: views}, sizes={image: sizes})
+        keys = np.empty(len(batch), np.uint64)
         batch_key = make_key(drawn_by.seed, drawn_by.epoch, BATCH)
         keys[:] = each_key(batch_key, repeats)
-        sources = np.full(len(encoded), drawn_by.source)
-        return Batch(encoded, all_views, sources, keys)
+        sources = np.full(len(batch), drawn_by.source)
+        return self._with_pictures(replace(batch, sources=sources, keys=keys), drawn)
 
-    def _moved(
-        self, encoded: EncodedBatch, drawn: DrawnBatch
-    ) -> "tuple[EncodedBatch, Views]":
-        """The samples, some of whose pictures have changed places, and the views of all pictures.
+    def _with_pictures(self, batch: Batch, drawn: DrawnViews) -> Batch:
+        """The samples, some of whose pictures change places or are left out, with the views of all.
 
         Args:
-            encoded: The samples.
-            drawn: The views of their images.
+            batch: The samples.
+            drawn: With the views of their images.
         """
-        leaders = dict(drawn.views)
-        of_lists = dict[str, Ragged[tuple[View, ...]]]()
-        views: Views = dict(drawn.views)
-        as_stored = encoded
+        stored = batch
         for picture in self._pictures:
+            name = picture.name
             if picture.swapped_with:
-                mirror = leaders[picture.swapped_with][0].crops.mirror
-                encoded = swapped(encoded, picture.name, picture.swapped_with, mirror)
+                mirror = drawn.views_of(picture.swapped_with)[0].crops.mirror
+                batch = swapped(batch, name, picture.swapped_with, mirror)
             if isinstance(picture, MovedList):
-                if picture.like in of_lists:
-                    check_numbers(as_stored, picture.name, picture.like)
-                encoded = chosen(encoded, picture.name, picture.choose)
-            drawn_so_far = drawn._replace(views=leaders, list_views=of_lists)
-            moved = picture.move(_with_sizes(drawn_so_far, encoded))
-            stored = encoded.pictures[picture.name]
-            if isinstance(stored, Ragged):
-                of_list = Ragged(stored.counts, moved)
-                views[picture.name] = of_list
-                of_lists[picture.name] = of_list
-            else:
-                views[picture.name] = moved
-                leaders[picture.name] = moved
-        return encoded, views
+                if isinstance(drawn.views.get(picture.like), Ragged):
+                    check_numbers(stored, name, picture.like)
+                batch = chosen(batch, name, picture.choose)
+            drawn = drawn.with_picture(picture, batch.sizes(name))
+        return replace(batch, views=drawn.views)
 
     def disk_s(self) -> float:
         """Total busy time of the read-ahead threads so far, in seconds."""
@@ -297,54 +285,12 @@ class BatchReader:
 
 def _placed(drawn: Batch, stop: int, bucket: int | None = None) -> Batch:
     """The samples as a part of the global batch that ends at a position of the stream."""
-    return replace(drawn, stop=stop, bucket=bucket, image_bytes=drawn.encoded.bytes)
+    return replace(drawn, stop=stop, bucket=bucket)
 
 
 def _merge_passes(drawn: Sequence[Batch], rows: Sequence[I64]) -> Batch:
     """Joins samples of several passes; those of each go to its rows. Usually there is one, and nothing is copied."""
     return drawn[0] if len(drawn) == 1 else merge(drawn, rows)
-
-
-def _draw_views(
-    encoded: EncodedBatch,
-    augments: Sequence[Augment],
-    drawn_by: _Pass,
-    repeats: I64 | None,
-    within: tuple[I64, I64, I64] | None,
-) -> tuple[View, ...]:
-    """The views of the images, or of the tiles of images. The arguments are those of `BatchReader._draw`."""
-    heights = encoded.image.heights
-    widths = encoded.image.widths
-    if within is not None:
-        heights, widths = within[2].astype(np.int32).T
-    views = [
-        augment.draw(
-            drawn_by.seed,
-            drawn_by.epoch,
-            encoded.samples,
-            widths,
-            heights,
-            number,
-            repeats,
-        )
-        for number, augment in enumerate(augments)
-    ]
-    if within is not None:
-        corners = within[1]
-        views = [view.moved(corners) for view in views]
-    return tuple(views)
-
-
-def _with_sizes(drawn: DrawnBatch, encoded: EncodedBatch) -> DrawnBatch:
-    """With the sizes of all pictures."""
-    sizes = dict[str, I64]()
-    lists = dict[str, Ragged[I64]]()
-    for name, stored in encoded.pictures.items():
-        if isinstance(stored, Ragged):
-            lists[name] = Ragged(stored.counts, stored.content.sizes)
-        else:
-            sizes[name] = stored.sizes
-    return drawn._replace(sizes=sizes, lists=lists)
 
 
 def check_space(
@@ -395,7 +341,7 @@ class BucketedReader(BatchReader):
         datasets: As of `BatchReader`.
         make_stream: As of `BatchReader`.
         wanted: As of `BatchReader`.
-        prepare: As of `BatchReader`.
+        add_fields: As of `BatchReader`.
     """
 
     def __init__(
@@ -405,15 +351,15 @@ class BucketedReader(BatchReader):
         datasets: tuple[Dataset, ...],
         make_stream: Callable[[], Stream],
         wanted: WantedFields,
-        prepare: Prepare = lambda batch: batch,
+        add_fields: AddFields = lambda batch: batch,
     ) -> None:
-        super().__init__(datasets, make_stream, wanted, prepare)
+        super().__init__(datasets, make_stream, wanted, add_fields)
         self._bucketed = BucketedStream(self._stream, plan, epochs)
         self._output_sizes = plan.sizes
         # Of each data set, the pass and the window that is read.
         self._fronts: dict[int, tuple[int, int]] = {}
         # One sample each, by its position in the stream.
-        self._held: dict[int, EncodedBatch] = {}
+        self._held: dict[int, Batch] = {}
         self._position = 0
         self._holds = False
         self._is_first = False
@@ -477,24 +423,24 @@ class BucketedReader(BatchReader):
     ) -> Batch:
         """Samples of one pass with their draws."""
         seed, _ = self._bucketed.stream.order(source, epoch)
-        encoded = self._gather(source, members)
+        batch = self._gather(source, members)
         repeats = members["repeat"].astype(np.int64)
-        return self._draw(encoded, augments, _Pass(source, seed, epoch), repeats)
+        return self._draw(batch, augments, _Pass(source, seed, epoch), repeats)
 
-    def _gather(self, source: int, members: Members) -> EncodedBatch:
+    def _gather(self, source: int, members: Members) -> Batch:
         """Samples from the window, or else from the copies."""
         is_here = self._is_here(source, members)
         here = np.flatnonzero(is_here)
         copied = np.flatnonzero(~is_here)
-        encoded = self._readers[source].gather(members["sample"][here])
+        batch = self._readers[source].gather(members["sample"][here])
         if not len(copied):
-            return encoded
+            return batch
         self._hold(source, members[copied])
         copies = [
             self._held.pop(position)
             for position in members["position"][copied].tolist()
         ]
-        merged: EncodedBatch = merge([encoded, *copies], [here, *copied[:, None]])
+        merged: Batch = merge([batch, *copies], [here, *copied[:, None]])
         return merged
 
     def _is_here(self, source: int, members: Members) -> Bools:

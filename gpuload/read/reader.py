@@ -21,7 +21,7 @@ from gpuload.disk.dataset import Dataset
 from gpuload.errors import ShardError
 from gpuload.order.epoch import EpochOrder
 from gpuload.read import mapped_file
-from gpuload.read.batch import EncodedBatch
+from gpuload.read.batch import Batch
 from gpuload.read.shards import MappedShard, Window
 from gpuload.store.network import Waiter, background
 from gpuload.types import I64
@@ -271,7 +271,7 @@ class Reader:
         self._store.interrupt()
         self._waiter.interrupt()
 
-    def read(self, order: EpochOrder, start: int, stop: int) -> EncodedBatch:
+    def read(self, order: EpochOrder, start: int, stop: int) -> Batch:
         """The samples at positions start..stop-1 of an order. Positions of an order must be read in ascending order.
 
         Raises:
@@ -297,7 +297,7 @@ class Reader:
             number in self._window.shards or self._is_ready(number) for number in shards
         )
 
-    def gather(self, samples: I64) -> EncodedBatch:
+    def gather(self, samples: I64) -> Batch:
         """Samples of the current windows."""
         return self._window.read(self._dataset.stored_samples(samples), *self._wanted)
 
@@ -346,7 +346,7 @@ class Reader:
         if not all(map(self._parts.has, ahead)):
             background().start(self._parts.get(ahead))
 
-    def copy(self, samples: I64) -> list[EncodedBatch]:
+    def copy(self, samples: I64) -> list[Batch]:
         """Copies of samples of any shards, one by one.
 
         Shards that are not mapped are mapped one after the other and released again.
@@ -356,7 +356,7 @@ class Reader:
         """
         stored = self._dataset.stored_samples(samples)
         shards = self._dataset.shards_of(stored)
-        copies: dict[int, EncodedBatch] = {}
+        copies: dict[int, Batch] = {}
         missing = [
             number
             for number in dict.fromkeys(shards.tolist())
@@ -377,7 +377,7 @@ class Reader:
         return [copies[row] for row in range(len(samples))]
 
     def _copy(
-        self, window: Window, stored: I64, rows: I64, copies: dict[int, EncodedBatch]
+        self, window: Window, stored: I64, rows: I64, copies: dict[int, Batch]
     ) -> None:
         """Copies the samples at these rows from a window into `copies`, by row."""
         if len(rows):

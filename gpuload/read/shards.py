@@ -30,7 +30,7 @@ from gpuload.fields.picture_lists import PicturesKind, list_columns
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import Ragged, flat, lengths_of, numbers_of, take
-from gpuload.read.batch import EncodedBatch, MemberViews, StoredPictures
+from gpuload.read.batch import Batch, MemberViews, StoredPictures
 from gpuload.read.mapped_file import MappedFile
 from gpuload.store import Store
 from gpuload.types import I64
@@ -205,7 +205,7 @@ class Window:
         columns: Sequence[str],
         members: Sequence[str],
         pictures: Sequence[str] = (),
-    ) -> EncodedBatch:
+    ) -> Batch:
         """Samples of these shards.
 
         Args:
@@ -217,7 +217,7 @@ class Window:
         shard_of = np.searchsorted(self._first_samples, samples, side="right") - 1
         rows = samples - self._first_samples[shard_of] + self._first_rows[shard_of]
         names = dict.fromkeys((self._image.name, *pictures))
-        return EncodedBatch(
+        return Batch(
             samples,
             {
                 name: self._list(name, shard_of, rows)
@@ -227,6 +227,8 @@ class Window:
             },
             {name: self._column(name, rows) for name in columns},
             {name: list(self._views(name, shard_of, rows)) for name in members},
+            np.zeros(len(samples), np.int64),
+            np.zeros(len(samples), np.uint64),
         )
 
     def copy(
@@ -235,11 +237,11 @@ class Window:
         columns: Sequence[str],
         members: Sequence[str],
         pictures: Sequence[str] = (),
-    ) -> Iterator[EncodedBatch]:
+    ) -> Iterator[Batch]:
         """Copies of samples of these shards, one by one. The arguments are those of `read`."""
-        encoded = self.read(samples, columns, members, pictures)
-        for row in range(len(encoded)):
-            sample = take(encoded, np.array([row]))
+        batch = self.read(samples, columns, members, pictures)
+        for row in range(len(batch)):
+            sample = take(batch, np.array([row]))
             copied = {
                 name: [view.copy() for view in views]
                 for name, views in sample.members.items()

@@ -68,7 +68,7 @@ def decode(how: str, augment: Augment, wanted: Batch) -> tuple[torch.Tensor, ...
     """The images, and the masks if there are any."""
     _, *masks = wanted.views
     with opened(how, augment, masks=masks) as runner:
-        [(_, decoded)] = runner.decode(iter([wanted]))
+        [decoded] = runner.decode(iter([wanted]))
         images, *shown = (torch.as_tensor(views[0]).clone() for views in decoded.pictures.values())
         return images, *(mask[:, 0] for mask in shown)
 
@@ -121,10 +121,10 @@ def test_batches_of_any_size_come_in_order_also_after_a_call_that_was_left(
     augment = Augment(16, **UINT8_HWC)
     wanted = [batch_of(augment, images[:n], seed=n) for n in (5, 5, 3, 1, 4)]
     with opened(how, augment, prefetch) as runner:
-        assert next(runner.decode(iter(wanted[1:])))[0] is wanted[1]
+        assert next(runner.decode(iter(wanted[1:]))).batch is wanted[1]
         found = list(runner.decode(iter(wanted)))
-        assert [one for one, _ in found] == wanted
-        assert [np.asarray(decoded.pictures["image"][0]).shape[0] for _, decoded in found] == [5, 5, 3, 1, 4]
+        assert [decoded.batch for decoded in found] == wanted
+        assert [np.asarray(decoded.pictures["image"][0]).shape[0] for decoded in found] == [5, 5, 3, 1, 4]
 
 
 @all_decoders
@@ -133,9 +133,7 @@ def test_an_image_that_does_not_decode_is_found_and_the_decoder_goes_on(how: str
     good, jpeg = batch_of(augment, images), encode(images[1], "JPEG")
     with opened(how, augment) as runner:
         for bad in (np.zeros(500, np.uint8), jpeg[: len(jpeg) // 2], np.empty(0, np.uint8)):
-            broken = with_images(
-                good, [bad if row in (1, 3) else data for row, data in enumerate(good.encoded.image.contents)]
-            )
+            broken = with_images(good, [bad if row in (1, 3) else data for row, data in enumerate(good.image.contents)])
             one = FaultHandler(runner)  # without a screen: DALI meets them itself
             found = []
             with pytest.raises(BatchDecodeError, match="of 5 samples do not decode") as caught:

@@ -177,7 +177,7 @@ class Pixels(Stage):
     def begin(self, job: Job) -> None:
         pixels, mask = np.ones((1, 3, 2, 2), np.uint8), np.zeros((1, 1, 2, 2), np.uint8)
         self.made.append(weakref.ref(pixels))
-        job.decoded = Decoded({"image": (pixels,), "mask": (mask,)})
+        job.decoded = Decoded(job.batch, job.batch, {"image": (pixels,), "mask": (mask,)})
 
 
 AUGMENT = Augment(2, dtype="uint8")
@@ -196,7 +196,7 @@ def open_runner(pixels: Stage, number: int) -> Runner:
 
 def test_all_is_launched_on_a_stream_of_its_own_which_the_training_waits_for(cuda: list[str]) -> None:
     runner = open_runner(Pixels(), 3)
-    _, decoded = next(runner.decode(iter([one_batch()])))
+    decoded = next(runner.decode(iter([one_batch()])))
     begun = cuda.index("copy to cuda:3, True")
     copies = ["copy to cuda:3, True"] * 2  # of the images and of the mask
     assert cuda[begun - 1 : begun + 4] == ["on runner", *copies, "1 after runner", "back to a stream of GPU 3"]

@@ -59,13 +59,13 @@ class Reporter:
                 return
             yield self.decoded(batch)
 
-    def decoded(self, batch: Batch) -> tuple[Batch, Decoded]:
-        names = [name_of(image) if len(image) == 2 else (255, 255) for image in batch.encoded.image.contents]
+    def decoded(self, batch: Batch) -> Decoded:
+        names = [name_of(image) if len(image) == 2 else (255, 255) for image in batch.image.contents]
         broken = {row: Fault(f"of {name}") for row, name in enumerate(names) if name in self.broken}
         pixels = np.array([(254, 254) if row in broken else name for row, name in enumerate(names)], np.uint8)
         arrays = pixels, torch.from_numpy(pixels + 0)  # an array and a tensor, of two views
         masks = pixels + 0, torch.from_numpy(pixels + 0)
-        return batch, Decoded({"image": arrays, "mask": masks}, broken=broken)
+        return Decoded(batch, batch, {"image": arrays, "mask": masks}, faults=broken)
 
     def close(self) -> None:
         pass
@@ -74,11 +74,11 @@ class Reporter:
 class Raiser(Reporter):
     """A decoder that cannot go on."""
 
-    def decoded(self, batch: Batch) -> tuple[Batch, Decoded]:
-        _, decoded = super().decoded(batch)
-        if decoded.broken:
-            raise BatchDecodeError(batch, decoded.broken)
-        return batch, decoded
+    def decoded(self, batch: Batch) -> Decoded:
+        decoded = super().decoded(batch)
+        if decoded.faults:
+            raise BatchDecodeError(batch, decoded.faults)
+        return decoded
 
 
 def spare(position: int) -> Batch:
@@ -102,11 +102,11 @@ KINDS: dict[str, tuple[type[Reporter], Any]] = {
 def guarded(kind: str, broken: Broken, on_corrupt: Any) -> FaultHandler:
     decoder, screened = KINDS[kind]
 
-    def prepare(batch: Batch) -> tuple[Batch, dict[int, Fault]]:
-        found = Reporter(broken).decoded(batch)[1].broken
+    def screen(batch: Batch) -> tuple[Batch, dict[int, Fault]]:
+        found = Reporter(broken).decoded(batch).faults
         return batch, {row: fault for row, fault in found.items() if row in screened}
 
-    return FaultHandler(decoder(broken), on_corrupt, prepare, {"image": RGB})
+    return FaultHandler(decoder(broken), on_corrupt, screen, {"image": RGB})
 
 
 def expected(number: int, broken: Broken) -> list[tuple[int, int]]:
@@ -141,10 +141,8 @@ def test_a_sample_is_replaced_by_the_next_of_its_batch_or_stays_marked(
             assert one.batch is wanted[number]
             rows = sorted({*rows} - {*one.faults})
         else:
-            assert (
-                list(map(name_of, one.batch.encoded.image.contents)) == names and one.batch.stop == wanted[number].stop
-            )
-        for array in (*one.decoded.pictures["image"], *one.decoded.pictures["mask"]):
+            assert list(map(name_of, one.batch.image.contents)) == names and one.batch.stop == wanted[number].stop
+        for array in (*one.pictures["image"], *one.pictures["mask"]):
             assert [tuple(array[row].tolist()) for row in rows] == [names[row] for row in rows]
 
 
@@ -220,7 +218,7 @@ def test_an_error_of_the_source_behind_a_bad_batch_is_not_lost(kind: str) -> Non
 
 def test_a_placeholder_that_does_not_decode_ends_the_run() -> None:
     class Refuses(Raiser):
-        def decoded(self, batch: Batch) -> tuple[Batch, Decoded]:
+        def decoded(self, batch: Batch) -> Decoded:
             raise BatchDecodeError(batch, {0: Fault("always")})
 
     with pytest.raises(BatchDecodeError):
@@ -229,9 +227,9 @@ def test_a_placeholder_that_does_not_decode_ends_the_run() -> None:
 
 def test_a_placeholder_has_the_size_of_the_image_and_its_address() -> None:
     class Seen(Reporter):
-        def decoded(self, batch: Batch) -> tuple[Batch, Decoded]:
+        def decoded(self, batch: Batch) -> Decoded:
             seen.append(batch)
-            return batch, Decoded()
+            return Decoded(batch, batch)
 
     seen: list[Batch] = []
     rng = np.random.default_rng(0)
@@ -241,8 +239,8 @@ def test_a_placeholder_has_the_size_of_the_image_and_its_address() -> None:
     handler = FaultHandler(Seen(set()), "mark", lambda batch: (batch, {1: Fault("bad")}), pixels)
     list(handler.decode(iter([batch]), spare))
     (changed,) = seen
-    for name, stored in changed.encoded.pictures.items():
+    for name, stored in changed.pictures.items():
         black = stored.contents[1]
         assert Image.open(io.BytesIO(black.tobytes())).size == (30, 20)
         assert stored.spans[1].tolist() == [black.ctypes.data, black.nbytes]
-        assert stored.contents[0] is data[0] and batch.encoded.pictures[name].contents[1] is data[1]
+        assert stored.contents[0] is data[0] and batch.pictures[name].contents[1] is data[1]

@@ -19,7 +19,7 @@ def job_of(images: Any) -> Any:
     heights, widths = np.array(SIZES, np.int32).T
     view = Augment(None, Patches(4, 100)).draw(0, 0, np.arange(len(SIZES)), widths, heights)
     batch = SimpleNamespace(views_of=lambda name: (view,))
-    return SimpleNamespace(batch=batch, decoded=Decoded({"image": (images,)}))
+    return SimpleNamespace(batch=batch, decoded=Decoded(batch, batch, {"image": (images,)}))
 
 
 def expected() -> tuple[np.ndarray, np.ndarray]:

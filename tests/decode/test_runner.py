@@ -63,8 +63,8 @@ def test_each_stage_has_every_batch_in_order_in_its_own_thread(stages: list[Note
     for prefetch in (1, 2, 7):
         runner, wanted = Runner(stages, prefetch), [made(count) for count in (3, 1, 0, 2, 5)]
         found = list(runner.decode(iter(wanted)))
-        assert [batch for batch, _ in found] == wanted
-        assert [decoded.pictures["notes"] for _, decoded in found] == [("a", "A", "b", "B", "c", "C")] * 5
+        assert [decoded.batch for decoded in found] == wanted
+        assert [decoded.pictures["notes"] for decoded in found] == [("a", "A", "b", "B", "c", "C")] * 5
         runner.close()
     assert [stage.began_in for stage in stages] == [{"gpuload-a_0"}, {"gpuload-b-start_0"}, {"gpuload-c_0"}]
     assert [stage.restarts for stage in stages] == [3] * 3
@@ -95,10 +95,9 @@ def test_errors_come_after_the_batches_before(stages: list[Noted], where: str) -
     stages[1] = Failing("b", threads=1)
     runner, sizes = Runner(stages, 2), []
     with pytest.raises(gpuload.ShardError, match="gone"):
-        for batch, _ in runner.decode(source()):
-            sizes.append(len(batch))
+        sizes.extend(len(decoded.batch) for decoded in runner.decode(source()))
     assert sizes == [5, 4, 3]
-    assert [len(batch) for batch, _ in runner.decode(iter([made(7)]))] == [7]
+    assert [len(decoded.batch) for decoded in runner.decode(iter([made(7)]))] == [7]
     runner.close()
 
 
@@ -111,10 +110,10 @@ def test_a_call_that_is_left_ends_before_the_next_begins(stages: list[Noted]) ->
     runner, former = Runner(stages, 3), source()
     for _ in range(20):
         decoding = runner.decode(given := source())
-        assert [len(next(decoding)[0]) for _ in range(3)] == [0, 1, 2]
+        assert [len(next(decoding).batch) for _ in range(3)] == [0, 1, 2]
         former.close()  # ValueError, if a thread were still in it
         former = given
-    assert [len(batch) for batch, _ in runner.decode(iter([made(4)]))] == [4]
+    assert [len(decoded.batch) for decoded in runner.decode(iter([made(4)]))] == [4]
     runner.close()
 
 
@@ -214,7 +213,7 @@ def test_nothing_is_held_by_a_job_that_was_handed_over_or_ended() -> None:
         name = "pixels"
 
         def begin(self, job: Job) -> None:
-            job.decoded = Decoded({"image": (np.zeros(9),)})
+            job.decoded = Decoded(job.batch, job.batch, {"image": (np.zeros(9),)})
             (part,) = job.parts = (Job(job.batch, job),)
             part.parts = (Job(job.batch, part),)  # as of two decoders below functions
             part.decoded = part.parts[0].decoded = job.decoded
@@ -380,7 +379,7 @@ def test_nothing_is_at_work_when_a_call_begins_after_an_interrupt_anywhere() -> 
         step += 1
         first = runner.decode(map(made, (4, 3, 2, 1)))
         is_interrupted = interrupted_after(step, lambda first=first: next(first))  # type: ignore[misc]
-        assert [len(batch) for batch, _ in runner.decode(map(made, (2, 1)))] == [2, 1], step
+        assert [len(decoded.batch) for decoded in runner.decode(map(made, (2, 1)))] == [2, 1], step
         assert not stage.disturbed, step
     assert step > 200
     runner.close()

@@ -156,7 +156,7 @@ def test_another_thread_may_ask(packed: Path) -> None:
     asking = threading.Thread(target=ask)
     asking.start()
     for _ in range(20_000):
-        meter.hand_over(FakeBatch, FakeBatch, meter.ask(), time.perf_counter(), (0, 0))
+        meter.hand_over(FakeBatch(), meter.ask(), time.perf_counter(), (0, 0))
     done.set()
     asking.join()
     assert wrong == []
@@ -225,8 +225,12 @@ def test_a_pace_is_measured_for_as_long_as_asked_and_after_the_first_batches(mon
 class FakeBatch:
     """As much of a batch, decoded, as is counted."""
 
-    sources, image_bytes, read_s, work_s, read_wait_s, queue_depth = (0, 0, 0), 8, 0.25, 0.5, 0.0, 2.0
+    sources, bytes, read_s, work_s, read_wait_s, queue_depth = (0, 0, 0), 8, 0.25, 0.5, 0.0, 2.0
     function_s = download_s = 0.0
+
+    @property
+    def batch(self) -> "FakeBatch":
+        return self
 
 
 class Run:
@@ -244,7 +248,7 @@ class Run:
             for _ in range(count):
                 asked = self.meter.ask()
                 self.now += waits
-                self.meter.hand_over(FakeBatch, FakeBatch, asked, self.now, (0, 0))
+                self.meter.hand_over(FakeBatch(), asked, self.now, (0, 0))
                 self.now += trains
         return [str(one.message) for one in said]
 

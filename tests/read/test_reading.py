@@ -45,18 +45,17 @@ def make(data: Any, weights: Any = None) -> tuple[BatchReader, Stream]:
 
 def rows_of(batch: Batch) -> list[Any]:
     """All that is told of each sample: its number, image, size, columns, members, data set, key and crops."""
-    encoded = batch.encoded
-    assert len(batch) == len(encoded) == len(batch.sources) == len(batch.keys)
-    assert list(encoded.pictures) == list(batch.views) == ["image", "mask"]
-    images, masks = (files_of(pictures) for pictures in encoded.pictures.values())
-    assert batch.image_bytes == sum(map(len, images)) + sum(map(len, masks))
+    assert len(batch) == len(batch.samples) == len(batch.sources) == len(batch.keys)
+    assert list(batch.pictures) == list(batch.views) == ["image", "mask"]
+    images, masks = (files_of(pictures) for pictures in batch.pictures.values())
+    assert batch.bytes == sum(map(len, images)) + sum(map(len, masks))
     crops, *others = ([crops_of(views, row) for row in range(len(batch))] for views in batch.views.values())
     assert others == [crops]
-    columns = [encoded.columns[name].tolist() for name in ("label", "key", "boxes")]
-    features = [member.tobytes() for member in encoded.members["features"]]
-    samples, sources, keys = encoded.samples.tolist(), batch.sources.tolist(), batch.keys.tolist()
-    sizes = encoded.image.widths.tolist(), encoded.image.heights.tolist()
-    assert encoded.pictures["mask"].sizes.tolist() == encoded.image.sizes.tolist()
+    columns = [batch.columns[name].tolist() for name in ("label", "key", "boxes")]
+    features = [member.tobytes() for member in batch.members["features"]]
+    samples, sources, keys = batch.samples.tolist(), batch.sources.tolist(), batch.keys.tolist()
+    sizes = batch.image.widths.tolist(), batch.image.heights.tolist()
+    assert batch.pictures["mask"].sizes.tolist() == batch.image.sizes.tolist()
     return list(zip(samples, images, *sizes, *columns, features, masks, sources, keys, crops, strict=True))
 
 
@@ -118,12 +117,12 @@ def test_samples_of_a_batch_are_taken_with_all_that_is_theirs(source: Any) -> No
     """In any order, and more than once; from a part of what was read at once, and from one that was merged."""
     reader, _ = make(*source)
     for batch in reader.read([Part(2, 9, 9), Part(9, 20, 20)], AUGMENTS):
-        whole = replace(batch, bucket=3, prepared={"p": list(range(len(batch))), "q": {"r": np.arange(len(batch))}})
+        whole = replace(batch, bucket=3, fields={"p": list(range(len(batch))), "q": {"r": np.arange(len(batch))}})
         wanted = np.array([3, 0, 3, len(batch) - 1])
         taken, rows = whole.take(wanted), rows_of(batch)
         assert rows_of(taken) == [rows[row] for row in wanted]
         assert (taken.stop, taken.read_s, taken.bucket) == (batch.stop, batch.read_s, 3)
-        assert taken.prepared["p"] == taken.prepared["q"]["r"].tolist() == wanted.tolist()
+        assert taken.fields["p"] == taken.fields["q"]["r"].tolist() == wanted.tolist()
         assert taken.draws(0).tolist() == batch.draws(0)[wanted].tolist()
     reader.close()
 
@@ -151,7 +150,7 @@ def test_batches_are_parts_of_the_stream(source: Any) -> None:
 def test_some_batches_are_read_at_a_time(dataset: gpuload.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, _ = make(dataset)
     (alone,) = reader.read([Part(0, 4, 4)], AUGMENTS)
-    assert isinstance(alone.encoded.image.contents, MemberViews)  # out of one pass, so that nothing is copied
+    assert isinstance(alone.image.contents, MemberViews)  # out of one pass, so that nothing is copied
     asked: list[int] = []
 
     def parts() -> Any:

@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,6 @@ from gpuload.decode.dali.graph import (
 )
 from gpuload.decode.dali.screen import Screen
 from gpuload.decode.interface import (
-    Decoded,
     PictureForm,
     Resources,
     Stored,
@@ -153,8 +153,9 @@ class DaliDecoder(Stage):
             picture.name: tuple(islice(arrays, len(picture.forms)))
             for picture in self._pictures
         }
-        job.decoded = Decoded(
-            {**job.decoded.pictures, **pictures},
+        job.decoded = replace(
+            job.decoded,
+            pictures={**job.decoded.pictures, **pictures},
             work_s=math.nan,
             queue_depth=math.nan,
         )
@@ -258,7 +259,7 @@ class Feed(Stage):
 
     def rows_of(self, batch: Batch) -> int:
         """How many of each picture a batch has; without any, it is not fed."""
-        return len(batch.encoded.stored(self._pictures[0].name))
+        return len(batch.stored(self._pictures[0].name))
 
     def begin(self, job: Job) -> None:
         """As `Stage.begin`."""
@@ -275,7 +276,7 @@ class Feed(Stage):
 
     def _inputs(self, picture: PictureForm, batch: Batch) -> list[Any]:
         """DALI's own list types, which it takes as they are; arrays would cost some µs per image."""
-        stored = batch.encoded.stored(picture.name)
+        stored = batch.stored(picture.name)
         is_raw = picture.stored.raw
         files = _raw_images(stored, picture.stored) if is_raw else stored.contents
         fed = [_as_list(files, "HWC" if is_raw else None)]

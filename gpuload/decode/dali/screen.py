@@ -52,7 +52,7 @@ class Screen:
         self._encoded = [picture for picture in pictures if not picture.stored.raw]
         self._threads = Threads(num_threads, "gpuload-transcode")
 
-    def prepare(self, batch: Batch, samples: I64) -> tuple[Batch, dict[int, Fault]]:
+    def screened(self, batch: Batch, samples: I64) -> tuple[Batch, dict[int, Fault]]:
         """The batch in encodings that DALI takes, and the faults among these samples, which it must not get."""
         faults: dict[int, Fault] = {}
         for picture in self._encoded:
@@ -68,7 +68,7 @@ class Screen:
         for job in jobs:
             faults: dict[int, Fault] = {}
             for picture in self._encoded:
-                rows = range(len(job.batch.encoded.stored(picture.name)))
+                rows = range(len(job.batch.stored(picture.name)))
                 _, of_picture = self._transcode(picture, job.batch, rows)
                 faults = {**of_picture, **faults}
             if faults:
@@ -83,7 +83,7 @@ class Screen:
         self, picture: PictureForm, batch: Batch, rows: Sequence[int]
     ) -> tuple[Batch, dict[int, Fault]]:
         """The batch with Pillow's pixels at these rows of a picture, and the samples that do not decode."""
-        stored = batch.encoded.stored(picture.name)
+        stored = batch.stored(picture.name)
         pixels = picture.stored.source
         tasks = [
             self._threads.submit(
@@ -105,8 +105,8 @@ class Screen:
 
 def _odd_rows(picture: PictureForm, batch: Batch, samples: I64) -> list[int]:
     """The rows of a picture, in these samples, that Pillow has to decode."""
-    stored = batch.encoded.stored(picture.name)
-    pictures = batch.encoded.pictures[picture.name]
+    stored = batch.stored(picture.name)
+    pictures = batch.pictures[picture.name]
     rows = pictures.rows_of(samples) if isinstance(pictures, Ragged) else samples
     results = check_jpegs(stored.spans[rows], stored.heights[rows], stored.widths[rows])
     pixels = picture.stored.source

@@ -66,7 +66,7 @@ class _ImageView:
         self.cuts.fill(pictures, rows, self._target, self._postprocess)
 
 
-class _Share(NamedTuple):
+class _PictureWork(NamedTuple):
     """What threads do for one picture of each sample of a batch.
 
     Attributes:
@@ -87,7 +87,7 @@ class _Share(NamedTuple):
     rows_at_once: int
     reasons: dict[int, str]
 
-    def run(self, taken: I64) -> None:
+    def do_share(self, taken: I64) -> None:
         """One thread's share: blocks that no other thread has taken, until none is left.
 
         Args:
@@ -113,7 +113,6 @@ class _PictureDecoder:
     Args:
         picture: What is made of it.
         make_buffers: Makes the memory for a dtype.
-        is_first: Whether its faults are those of the sample.
     """
 
     def __init__(
@@ -133,9 +132,11 @@ class _PictureDecoder:
             for form in picture.forms
         ]
 
-    def begin(self, batch: Batch, threads: int) -> tuple[tuple[Array, ...], _Share]:
-        """The arrays of the views, which are complete after all shares of the work are done."""
-        stored = batch.encoded.stored(self.name)
+    def begin(
+        self, batch: Batch, threads: int
+    ) -> tuple[tuple[Array, ...], _PictureWork]:
+        """The arrays of the views, and the work after which they are complete."""
+        stored = batch.stored(self.name)
         views = [
             self._view(number, view, stored)
             for number, view in enumerate(batch.views_of(self.name))
@@ -152,7 +153,7 @@ class _PictureDecoder:
             steps,
             leaves_all=len(steps) < len(views),
         )
-        share = _Share(
+        work = _PictureWork(
             self.name,
             plan,
             self._images,
@@ -161,7 +162,7 @@ class _PictureDecoder:
             rows_at_once,
             {},
         )
-        return tuple(view.out for view in views), share
+        return tuple(view.out for view in views), work
 
     def _plan(
         self, batch: Batch, stored: StoredPictures, views: Sequence[Any]
@@ -222,31 +223,31 @@ class NativeDecoder(Stage):
     def begin(self, job: Job) -> Work:
         """As `Stage.begin`: the pixels are complete after all threads have done their share."""
         arrays = dict(job.decoded.pictures)
-        shares: list[_Share] = []
+        works: list[_PictureWork] = []
         for picture in self._pictures:
-            arrays[picture.name], share = picture.begin(job.batch, self.threads)
-            shares.append(share)
+            arrays[picture.name], work = picture.begin(job.batch, self.threads)
+            works.append(work)
         job.decoded = replace(job.decoded, pictures=arrays)
-        job.state = shares
-        taken = job.share_out(len(shares))
+        job.state = works
+        taken = job.share_out(len(works))
 
-        def work() -> None:
-            for number, share in enumerate(shares):
-                share.run(taken[number : number + 1])
+        def do_share() -> None:
+            for number, work in enumerate(works):
+                work.do_share(taken[number : number + 1])
 
-        return work
+        return do_share
 
     def end(self, job: Job) -> None:
         """As `Stage.end`. The fault of a sample is that of its first picture that does not decode."""
-        shares: list[_Share] = job.state
+        works: list[_PictureWork] = job.state
         job.state = None
-        broken = dict(job.decoded.broken)
-        for share in shares:
-            faults = faults_by_sample(job.batch, share.name, share.reasons)
-            broken = {**faults, **broken}
-        if broken:
+        faults = dict(job.decoded.faults)
+        for work in works:
+            of_picture = faults_by_sample(job.batch, work.name, work.reasons)
+            faults = {**of_picture, **faults}
+        if faults:
             # The arrays of an earlier stage are written to, too.
-            job.decoded = replace(job.decoded.map(_writable), broken=broken)
+            job.decoded = replace(job.decoded.map(_writable), faults=faults)
 
 
 def _writable(array: Any) -> Any:

@@ -190,7 +190,7 @@ def open_dali(monkeypatch: pytest.MonkeyPatch, log: list[str], device: Device | 
 def one_batch() -> Batch:
     image = np.frombuffer(encode(smooth_image(np.random.default_rng(0), 8, 8)), np.uint8)
     batch = make_batch(AUGMENT, [image], [(8, 8)])
-    batch.encoded.pictures["right"] = batch.encoded.image
+    batch.pictures["right"] = batch.image
     batch.views["right"] = batch.image_views
     return batch
 
@@ -202,7 +202,7 @@ def test_a_batch_is_handed_over_before_the_next_is_scheduled(
     log: list[str] = []
     runner = open_dali(monkeypatch, log, Stream(log), *pictures)
     batches = list(runner.decode(iter([one_batch() for _ in range(9)])))
-    assert [list(decoded.pictures) for _, decoded in batches] == [[picture.name for picture in pictures]] * 9
+    assert [list(decoded.pictures) for decoded in batches] == [[picture.name for picture in pictures]] * 9
     runner.close()
     taken = [number for number, what in enumerate(log) if what == "outputs on 7"]
     uploads = ["through DLPack"] * len(pictures)

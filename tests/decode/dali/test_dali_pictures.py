@@ -184,17 +184,17 @@ def test_the_screen_looks_at_all_pictures() -> None:
     batch = make_batch(augment, [plain] * 3, [(51, 38)] * 3)
     widths = np.full(4, 51, np.int32)
     heights = np.full(4, 38, np.int32)
-    pictures = dict(batch.encoded.pictures)
+    pictures = dict(batch.pictures)
     pictures["right"] = stored_pictures([odd, plain, bad], widths[:3], heights[:3])
     pictures["frames"] = Ragged(np.array([3, 0, 1]), stored_pictures([plain, bad, odd, plain], widths, heights))
-    batch.encoded.pictures.update(pictures)
+    batch.pictures.update(pictures)
     forms = [PictureForm(name, (augment.form,), Stored()) for name in ("image", "right", "frames")]
     screen = Screen(forms, 1)
-    prepared, faults = screen.prepare(batch, np.arange(3))
+    prepared, faults = screen.screened(batch, np.arange(3))
     screen.close()
     assert {row: fault.picture for row, fault in faults.items()} == {2: "right", 0: "frames"}
     assert faults[0].reason.startswith("picture 1: image file is truncated")
     for name, row in (("right", 0), ("frames", 2)):
-        shown = prepared.encoded.stored(name).contents[row]
+        shown = prepared.stored(name).contents[row]
         assert shown[:2].tobytes() == b"P6"
-    assert prepared.encoded.stored("right").contents[1] is plain
+    assert prepared.stored("right").contents[1] is plain

@@ -217,26 +217,26 @@ def test_the_screen_names_rows_and_reasons(screen: Screen) -> None:
     """Of images alone: another decoder makes the masks."""
     sound, rows = [as_bytes(SOUND["plain"])] * 9, np.arange(9)
     batch = make_batch(AUGMENT, sound, [(WIDTH, HEIGHT)] * 9, masks={"mask": [np.zeros(500, np.uint8)] * 9})
-    assert screen.prepare(batch, rows) == (batch, {})
+    assert screen.screened(batch, rows) == (batch, {})
     other = as_bytes(encoded().replace(bytes([HEIGHT, 0, WIDTH]), bytes([HEIGHT - 8, 0, WIDTH]), 1))
     webp, other_webp = encoded(format="WEBP"), encode(Image.new("RGB", (HEIGHT, WIDTH)), "WEBP")
     images = [np.zeros(500, np.uint8), as_bytes(other_webp), sound[0][:-400], np.empty(0, np.uint8), other]
     images += [as_bytes(data) for data in (png(), png()[:-100], webp, webp[:-20])]
-    prepared, faults = screen.prepare(with_images(batch, images), rows)
-    shown = prepared.encoded.image.contents
+    prepared, faults = screen.screened(with_images(batch, images), rows)
+    shown = prepared.image.contents
     assert sorted(faults) == [0, 1, 2, 3, 4, 6, 8] and {fault.picture for fault in faults.values()} == {"image"}
     assert faults[0].reason == faults[3].reason == "it is not an image in a format that Pillow reads"
     assert faults[1].reason == faults[4].reason == OTHER_SIZE_THAN_INDEX and faults[6].reason == "it is truncated"
     assert shown[5] is images[5] and dalis_size(shown[7]) == (HEIGHT, WIDTH)
-    assert sorted(screen.prepare(with_images(batch, images), rows[4:])[1]) == [4, 6, 8]  # of DALI's samples alone
+    assert sorted(screen.screened(with_images(batch, images), rows[4:])[1]) == [4, 6, 8]  # of DALI's samples alone
 
 
 @pytest.mark.parametrize("format", ["BMP", "GIF", "PPM", "TIFF", "WEBP"])
 def test_an_odd_but_sound_image_becomes_pixels_for_dali(screen: Screen, format: str) -> None:
     odd = as_bytes(encoded(format=format))
     batch = make_batch(AUGMENT, [odd] * 2, [(WIDTH, HEIGHT)] * 2)
-    prepared, faults = screen.prepare(batch, np.arange(2))
-    shown = prepared.encoded.image
+    prepared, faults = screen.screened(batch, np.arange(2))
+    shown = prepared.image
     assert faults == {} and dalis_size(shown.contents[1]) == (HEIGHT, WIDTH)
     assert shown.spans[1, 0] == shown.contents[1].ctypes.data  # where native code reads it
     pixels = np.asarray(Image.open(io.BytesIO(odd.tobytes())).convert("RGB"))

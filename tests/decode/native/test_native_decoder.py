@@ -32,7 +32,7 @@ def decode(
     guard = open_guard("native", [augment.form], Stored(plain=upright), len(images))
     [found] = guard.decode(iter([batch]), no_spare)
     guard.close()
-    return np.array(found.decoded.pictures["image"][0])
+    return np.array(found.pictures["image"][0])
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
