@@ -37,7 +37,7 @@ from gpuload.machine.ranks import Ranks, compare_ranks, compare_with_counterpart
 from gpuload.monitor import MOST_STEPS, Metrics
 from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
 from gpuload.order.budget import Budget
-from gpuload.order.epoch import is_sorted_by_class
+from gpuload.order.sorted_shards import is_sorted_by_class
 from gpuload.order.stream import Position
 from gpuload.output.arrays import Output
 from gpuload.output.collate import Collate
@@ -199,18 +199,22 @@ class DaliIterator:
         self._built = build(self.config, schedule, self._order)
         self._pipeline = self._built.pipeline
         mixing = self.config.shuffle
-        if mixing is not None:
+        if mixing is not None and self.config.ranks.rank == 0:
             self._warn_of_sorted_shards(mixing.window * mixing.lanes)
         self._closed = False
 
     def _warn_of_sorted_shards(self, window: int) -> None:
-        """Warns where batches would hold few classes. The warning names the line that constructs the loader."""
+        """Warns where batches would hold few classes. The warning names the line that constructs the loader.
+
+        Args:
+            window: Shards that are mixed at a time.
+        """
         for dataset in self.config.datasets:
             if is_sorted_by_class(dataset, window):
                 warnings.warn(
                     f"{dataset.folder}: its shards are sorted by class, so that {window} of them, which are mixed at a "
-                    "time, hold few classes. Pack them again without --no-shuffle, or raise window; `python -m gpuload "
-                    "info` shows how well a window mixes",
+                    "time, hold only some of the classes, and a model learns less. Pack the set again without "
+                    "--no-shuffle, or raise window; `python -m gpuload info` shows how well a window mixes",
                     stacklevel=4,
                 )
 

@@ -32,7 +32,6 @@ import numpy as np
 
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import SAMPLES, SHARDS, make_key, permutation
-from gpuload.fields.rows import numbers_of
 from gpuload.lists import bounds_of, starts_of
 from gpuload.types import I64
 
@@ -471,35 +470,6 @@ def smallest_good_window(dataset: Dataset, batch_size: int) -> int | None:
         ),
         None,
     )
-
-
-def is_sorted_by_class(dataset: Dataset, window: int) -> bool:
-    """Whether the first window of an order holds clearly fewer classes than is expected for its size; reads one window.
-
-    False where classes have no names: their number is not known without reading all labels.
-    """
-    if "label" not in dataset.fields or not dataset.classes:
-        return False
-    order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=window)
-    shards = order.window_shards(0)
-    if len(shards) == np.count_nonzero(dataset.shard_sizes):
-        return False
-    classes = len(dataset.classes)
-    # For classes of equal size. They are not, but a set that is not sorted stays far above half of it.
-    samples = int(order.window_starts[1])
-    share_missing = (1 - 1 / classes) ** samples
-    expected = classes * (1 - share_missing)
-    seen: set[int] = set()
-    for shard in shards.tolist():
-        seen.update(
-            np.unique(
-                numbers_of(dataset.rows(shard).column("label").drop_null())
-            ).tolist()
-        )
-        # Mostly with the first shard: no others are fetched for this.
-        if len(seen) >= 0.5 * expected:
-            return False
-    return True
 
 
 def _distance(samples: I64, total: int) -> float:

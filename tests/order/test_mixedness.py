@@ -1,7 +1,5 @@
 """The numbers for shuffle quality: known at the ends, and a warning for sorted shards."""
 
-import warnings
-from dataclasses import replace
 from math import comb
 from pathlib import Path
 
@@ -11,7 +9,7 @@ from images import encode, photo
 
 import gpuload
 from gpuload.cli import main
-from gpuload.order.epoch import is_sorted_by_class, measure_mixing, smallest_good_window
+from gpuload.order.epoch import measure_mixing, smallest_good_window
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +46,6 @@ def test_sorted_shards_show_in_the_classes_of_a_batch(sorted_set: Path, packed: 
     assert [measure_mixing(dataset, 1, size).classes for size in (1, 240, 1000)] == [1, 12, 12]
 
 
-def test_the_first_window_tells_whether_shards_are_sorted(sorted_set: Path, packed: Path) -> None:
-    """100 samples of a shuffled set hold all 12 classes: below 6 is sorted."""
-    dataset = gpuload.Dataset(sorted_set)
-    assert [is_sorted_by_class(dataset, window) for window in (1, 5, 6, 11, 12, 99)] == [True, True, *[False] * 4]
-    part = dataset.subset(range(40))  # two shards hold samples: a window of both is everything
-    assert is_sorted_by_class(part, 1) and not is_sorted_by_class(part, 2)
-    dataset.manifest = replace(dataset.manifest, classes=None)
-    assert not is_sorted_by_class(dataset, 1)
-
-
 def test_info_tells_it(sorted_set: Path, packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder, options, expected in (
         (packed, ["--window", "4", "--batch-size", "8"], ["samples 97 in 10 shards", "classes 3: ant, bee, cat"]),
@@ -69,23 +57,6 @@ def test_info_tells_it(sorted_set: Path, packed: Path, capsys: pytest.CaptureFix
         assert all(words in said for words in expected) and ("sorted" in said) == (folder == sorted_set)
     assert "(window=12), or pack again without --no-shuffle" in said
     assert main(["info", str(packed.parent / "nowhere")]) == 2 and "no such folder" in capsys.readouterr().err
-
-
-def test_a_loader_warns_of_sorted_shards(sorted_set: Path, packed: Path) -> None:
-    options = {"batch_size": 24, "augment": gpuload.Augment(8), "device": "cpu"}
-    assert is_sorted_by_class(gpuload.Dataset(sorted_set), 2)
-    for shuffle, says in (
-        (gpuload.Shuffle(window=2), r"sorted by class.*Pack them again without --no-shuffle, or raise window.*info"),
-        (gpuload.Shuffle(window=1, lanes=2), "sorted by class, so that 2 of them, which are mixed at a time"),
-    ):
-        with pytest.warns(UserWarning, match=says) as warned:
-            gpuload.DaliIterator(sorted_set, shuffle=shuffle, **options)
-        assert warned[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for data, shuffle in ((sorted_set, gpuload.Shuffle(window=12)), (sorted_set, False)):
-            gpuload.DaliIterator(data, shuffle=shuffle, **options)
-        gpuload.DaliIterator(packed, shuffle=gpuload.Shuffle(window=1), **options)
 
 
 def test_info_tells_how_lanes_mix(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
