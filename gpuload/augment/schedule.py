@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any, TypeVar
 
 from gpuload.augment.augment import Augment
@@ -88,8 +89,10 @@ class Schedule:
         processes = [setting.processes for setting in planned]
         self.processes = _shared("Function(processes)", processes, 0)
 
-    def fit(self, stored: Pixels, is_raw: bool, measured: tuple[Any, Any]) -> None:
-        """Fits it to images that are stored as these pixels.
+    def fitted(
+        self, stored: Pixels, is_raw: bool, measured: tuple[Any, Any]
+    ) -> "Schedule":
+        """The same schedule for images that are stored as these pixels.
 
         Args:
             stored: Their channels and the range of their values.
@@ -115,8 +118,10 @@ class Schedule:
             )
         for view in views:
             view.check_pixels(wanted, measured if wanted == stored else (None, None))
-        self.pixels = wanted
-        self.forms = tuple(form.fitted(wanted) for form in self.forms)
+        schedule = copy(self)
+        schedule.pixels = wanted
+        schedule.forms = tuple(form.fitted(wanted) for form in self.forms)
+        return schedule
 
     def at(self, epoch: int) -> tuple[Augment, ...]:
         """The views of an epoch."""

@@ -126,22 +126,66 @@ def build_fields(config: LoaderConfig, schedule: Schedule, *, marks: bool) -> Co
     )
 
 
-def build_decoding(
-    config: LoaderConfig, schedule: Schedule, order: OrderPlan, collate: Collate
-) -> Decoding:
-    """The decoder and its device, with the schedule fitted to the pixels of the data.
+def build_functions(
+    config: LoaderConfig, schedule: Schedule, collate: Collate
+) -> Functions | None:
+    """The user's functions of single samples; None without any.
+
+    Raises:
+        ArgumentError: a function cannot have the fields of these samples.
+    """
+    masks = collate.masks
+    names = [picture.name for picture in collate.pictures]
+    further = [name for name in names if name not in masks]
+    return find_functions(schedule, masks, collate.moving, config.datasets, further)
+
+
+def build_pictures(
+    config: LoaderConfig,
+    schedule: Schedule,
+    collate: Collate,
+    functions: Functions | None,
+) -> tuple[PictureForm, ...]:
+    """What is made of each picture; none if nothing is decoded.
 
     Args:
         config: Of the loader.
-        schedule: Its views; it is fitted to the pixels of the data.
+        schedule: Its views.
+        collate: As `build_fields` gives it.
+        functions: As `build_functions` gives it.
+
+    Raises:
+        ArgumentError: an `Augment` does not fit the pixels.
+    """
+    moves = functions is not None and bool(collate.moving)
+    if not (collate.has_images or collate.pictures or moves):
+        return ()
+    manifest = config.datasets[0].manifest
+    measured = manifest.mean, manifest.std
+    fitted = schedule.fitted(manifest.pixels, manifest.is_raw, measured)
+    needs_image = collate.has_images or functions is not None
+    return collate.picture_forms(fitted, needs_image)
+
+
+def build_decoding(
+    config: LoaderConfig,
+    schedule: Schedule,
+    order: OrderPlan,
+    collate: Collate,
+) -> Decoding:
+    """The decoder and its device.
+
+    Args:
+        config: Of the loader.
+        schedule: Its views.
         order: As `build_order` gives it.
         collate: As `build_fields` gives it.
 
     Raises:
         ArgumentError: an `Augment` does not fit the pixels. DeviceError, MissingPackageError: as `choose_decoder`.
     """
-    functions = _find_functions(config, schedule, collate)
-    pictures = _build_pictures(config, schedule, collate, functions)
+    functions = build_functions(config, schedule, collate)
+    pictures = build_pictures(config, schedule, collate, functions)
     decoder = config.decoder
     if decoder == "auto" and _needs_native(schedule, functions):
         decoder = "native"
@@ -197,31 +241,6 @@ def _whole_images(
         for picture in pictures
         if is_for_dali(picture) and not (is_shared and picture.is_list)
     ]
-
-
-def _find_functions(
-    config: LoaderConfig, schedule: Schedule, collate: Collate
-) -> Functions | None:
-    names = [picture.name for picture in collate.pictures]
-    masks = collate.masks
-    further = [name for name in names if name not in masks]
-    return find_functions(schedule, masks, collate.moving, config.datasets, further)
-
-
-def _build_pictures(
-    config: LoaderConfig,
-    schedule: Schedule,
-    collate: Collate,
-    functions: Functions | None,
-) -> tuple[PictureForm, ...]:
-    """What is made of each picture, with the schedule fitted to the pixels of the data; none if nothing is decoded."""
-    moves = functions is not None and bool(collate.moving)
-    if not (collate.has_images or collate.pictures or moves):
-        return ()
-    manifest = config.datasets[0].manifest
-    schedule.fit(manifest.pixels, manifest.is_raw, (manifest.mean, manifest.std))
-    needs_image = collate.has_images or functions is not None
-    return collate.picture_forms(schedule, needs_image)
 
 
 def _needs_native(schedule: Schedule, functions: Functions | None) -> bool:

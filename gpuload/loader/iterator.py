@@ -425,7 +425,7 @@ class DaliIterator:
                 "at these"
             )
         drawing = BatchDrawing(
-            self._built.schedule.forms,
+            self._built.decoding.pictures[0].forms,  # of the image
             self.fields,
             self.config.datasets[0].fields,
             self.classes,
