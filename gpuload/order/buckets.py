@@ -313,7 +313,7 @@ class TokenEpochs(Epochs):
         """As of `Epochs`."""
         return position.samples >= self.handed_out
 
-    def _bounds(self, position: Position) -> Iterator[tuple[int, int]]:
+    def _batch_bounds(self, position: Position) -> Iterator[tuple[int, int]]:
         """As of `Epochs`: from the order itself, planned as far as it is asked for."""
         bucketed = BucketedStream(self.make_stream(), self.plan, self)
         start = position.samples

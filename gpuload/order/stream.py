@@ -105,20 +105,28 @@ class Stream:
             share: Only those of its lanes.
         """
         if len(self._datasets) == 1 or start == stop:
-            return self._passes(0, start, stop, np.arange(stop - start), share)
+            return self._slices_of(0, start, stop, np.arange(stop - start), share)
         sources = self._turns.sources(start, stop)
         drawn = self._turns.drawn(start)
         slices = []
         for source in np.unique(sources).tolist():
             rows = np.flatnonzero(sources == source)
             begin = int(drawn[source])
-            slices += self._passes(source, begin, begin + len(rows), rows)
+            slices += self._slices_of(source, begin, begin + len(rows), rows)
         return slices
 
-    def _passes(
+    def _slices_of(
         self, source: int, start: int, stop: int, rows: I64, share: Share = ALL
     ) -> list[PassSlice]:
-        """Samples start..stop-1 of one data set, divided where a pass ends; at least one slice."""
+        """Samples start..stop-1 of one data set, divided where a pass ends; at least one slice.
+
+        Args:
+            source: Number of the data set.
+            start: The first sample, counted over all passes.
+            stop: The one after the last.
+            rows: int64, of these samples in the batch.
+            share: Only those of its lanes.
+        """
         slices: list[PassSlice] = []
         pass_samples = self._lengths[source]
         row = 0
@@ -274,7 +282,7 @@ class Epochs:
 
     def is_last(self, position: Position) -> bool:
         """Whether no batch of its epoch follows."""
-        return next(self._bounds(position), None) is None
+        return next(self._batch_bounds(position), None) is None
 
     def _own_part(self, start: int, stop: int) -> Part:
         if self.share != ALL:
@@ -290,10 +298,10 @@ class Epochs:
     def _parts(self, position: Position) -> Iterator[Part]:
         return (
             self.part(position.begin + start, position.begin + stop)
-            for start, stop in self._bounds(position)
+            for start, stop in self._batch_bounds(position)
         )
 
-    def _bounds(self, position: Position) -> Iterator[tuple[int, int]]:
+    def _batch_bounds(self, position: Position) -> Iterator[tuple[int, int]]:
         """Where the global batches of the rest of an epoch begin and end, from its beginning."""
         if self.ends is not None:
             ends = self.ends[bisect_right(self.ends, position.samples) :]

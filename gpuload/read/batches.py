@@ -107,32 +107,35 @@ class BatchReader:
     ) -> Iterator[Batch]:
         """Starts a loop and reads some parts at a time, as `read`."""
         self.begin()
-        pending: list[Part] = []
+        for adjoining in self._read_together(parts):
+            yield from self.read(adjoining, augments)
+
+    def _read_together(self, parts: Iterator[Part]) -> Iterator[list[Part]]:
+        """Parts that adjoin, some at a time. None of them waits for the shards of a later one."""
+        adjoining: list[Part] = []
         samples = 0
+        # The first batch of a set at a URL does not wait for more of the shard than it needs.
         enough = 1 if self._is_remote else _READ_AT_ONCE
         for part in parts:
-            # Without waiting for the shards of later ones.
-            adjoins = (
-                bool(pending)
-                and part.first == pending[-1].last
-                and part.share == pending[-1].share
-            )
-            if pending and not (
-                adjoins and (not self._is_remote or self._is_downloaded(part))
-            ):
-                yield from self.read(pending, augments)
-                pending = []
+            if adjoining and not self._may_join(part, adjoining[-1]):
+                yield adjoining
+                adjoining = []
                 samples = 0
-            pending.append(part)
+            adjoining.append(part)
             samples += part.samples
             if samples >= enough:
-                yield from self.read(pending, augments)
-                # The first batch of a set at a URL does not wait for the shards of later ones.
+                yield adjoining
                 enough = min(2 * samples, _READ_AT_ONCE)
-                pending = []
+                adjoining = []
                 samples = 0
-        if pending:
-            yield from self.read(pending, augments)
+        if adjoining:
+            yield adjoining
+
+    def _may_join(self, part: Part, before: Part) -> bool:
+        """Whether a part is read together with the one before it."""
+        if part.first != before.last or part.share != before.share:
+            return False
+        return not self._is_remote or self._is_downloaded(part)
 
     def begin(self) -> bool:
         """Starts a loop. Returns whether the samples of an earlier one may be used."""
