@@ -333,12 +333,17 @@ def _open_output(
 def _engine(
     source: Source, options: PackOptions
 ) -> Any:  # `Workers`, or its equivalent on a cluster
+    need_main = type(source).__module__ == "__main__"
     if options.engine == "ray":
+        if need_main:
+            raise ArgumentError(
+                f"--engine ray: {type(source).__name__} is a class of the script that runs, which other machines "
+                "cannot import. Move it into a module that is installed on all of them"
+            )
         from gpuload.packing.ray_engine import RayWorkers
 
         return RayWorkers(options.workers, options.address)
     start_server()  # it imports the workers' modules while this process lists the samples
-    need_main = type(source).__module__ == "__main__"
     return Workers[ShardJob, ShardReport](options.worker_count, pack_shard, need_main)
 
 

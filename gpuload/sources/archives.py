@@ -34,7 +34,7 @@ def open_archive_at(url: URL, zip_encoding: str | None = None) -> Files:
     folder = Path(tempfile.mkdtemp(prefix="gpuload-archive-"))
     try:
         path = Copies(url, (url.suffix.lower(),)).fetch(folder)
-        archive = _opened(path, zip_encoding)
+        archive = open_archive(path, True, zip_encoding)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, SourceError):  # which names the copy
@@ -54,26 +54,24 @@ def open_archive_at(url: URL, zip_encoding: str | None = None) -> Files:
     return archive
 
 
-def _opened(path: Path, zip_encoding: str | None) -> Archive | None:
-    """The archive at a path; None for a compressed shard of WebDataset."""
-    if path.suffix.lower() in ARCHIVES:
-        from gpuload.sources.zip_archive import ZipArchive
-
-        return ZipArchive(path, zip_encoding)
-    return open_archive(path, True)
-
-
-def open_archive(path: Path, is_container: bool) -> Archive | None:
+def open_archive(
+    path: Path, is_container: bool, zip_encoding: str | None = None
+) -> Archive | None:
     """The files of an archive; None if this is none of those, or a compressed shard of WebDataset.
 
     Args:
         path: Of a file.
         is_container: Whether a tar may be a container, and is not named as a shard.
+        zip_encoding: Of names in a zip archive, see `ZipArchive`.
 
     Raises:
         SourceError: it is damaged. MissingPackageError: py7zr is not installed.
     """
     suffix = path.suffix.lower()
+    if suffix in ARCHIVES:
+        from gpuload.sources.zip_archive import ZipArchive
+
+        return ZipArchive(path, zip_encoding)
     if suffix in _SQUASHFS:
         from gpuload.sources.stores.squashfs import SquashFs
 

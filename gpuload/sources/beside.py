@@ -85,6 +85,11 @@ class PicturesBeside(Source):
     def prepare(self, scratch: Path) -> None:
         self._images.prepare(scratch)
 
+    def share(self, scratch: Path) -> None:
+        self._images.share(scratch)
+        for number, files in enumerate(self._folders.values(), 1):
+            files.move_to(scratch / f"pictures-{number}")
+
     def list_samples(self) -> Listing:
         for name, files in self._folders.items():
             if fault := files.fault():

@@ -314,7 +314,11 @@ def _container(
             archive = open_archive_at(path, zip_encoding)
     elif path.is_file():
         is_tar = path.suffix.lower() == TAR_SUFFIX
-        archive = _tar(path, form) if is_tar else open_archive(path, may_hold_files)
+        archive = (
+            _tar(path, form)
+            if is_tar
+            else open_archive(path, may_hold_files, zip_encoding)
+        )
     if archive is not None:
         return archive
     if path.suffix.lower() not in ARCHIVES and _is_one_file(path):

@@ -18,8 +18,10 @@ from gpuload.formats import Conversion
 from gpuload.machine.installed import require
 from gpuload.sources import listing, rows
 from gpuload.sources.archive import Archive
+from gpuload.sources.archives import is_archive_at, open_archive, open_archive_at
 from gpuload.sources.files import ARCHIVES, ELSEWHERE, Files, Findings, Folder
 from gpuload.sources.numbering import renumber
+from gpuload.sources.tar_archive import TarArchive
 from gpuload.store.url import URL, as_location
 from gpuload.types import Array
 
@@ -408,6 +410,10 @@ def open_files(
     Args:
         root: The path; a container is given back.
         zip_encoding: Of names in a zip archive, see `ZipArchive`.
+
+    Raises:
+        SourceError: an archive is damaged, or a compressed shard of WebDataset. MissingPackageError: py7zr is not
+            installed. RemoteError: a URL cannot be read.
     """
     if isinstance(root, Files):
         return root
@@ -415,11 +421,12 @@ def open_files(
     if isinstance(path, URL):
         from gpuload.sources.remote import RemoteFolder  # asyncio
 
+        if is_archive_at(path):
+            return open_archive_at(path, zip_encoding)
         return RemoteFolder(path)
-    if path.suffix.lower() in ARCHIVES and not path.is_dir():
-        from gpuload.sources.zip_archive import (
-            ZipArchive,
-        )  # imports compression modules that few need
-
-        return ZipArchive(path, zip_encoding)
-    return Folder(path)
+    suffix = path.suffix.lower()
+    if path.is_dir() or not (path.is_file() or suffix in ARCHIVES):
+        return Folder(path)
+    if suffix == ".tar":
+        return TarArchive(path)
+    return open_archive(path, True, zip_encoding) or Folder(path)

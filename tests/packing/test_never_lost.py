@@ -1,6 +1,7 @@
 """Whatever interrupts a run: once resumed, it gives the same bytes as an undisturbed run; and a real Ray cluster on this
 machine gives them, even if a worker is killed."""
 
+import gzip
 import io
 import itertools
 import json
@@ -10,9 +11,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -469,6 +471,63 @@ def test_same_bytes_although_a_worker_is_killed(cluster, photo_files: dict[str, 
     lost = {**rejected_of(tmp_path / "ray" / "train"), **rejected_of(tmp_path / "ray" / "val")}
     assert lost["ant/segv.jpg"] == "the decoder crashed: SIGSEGV"
     assert Manifest.read(tmp_path / "ray" / "train").packing["stored_anew"].keys() == {"resized"}
+
+
+STORES = Path(__file__).parents[1] / "sources" / "stores" / "golden"
+
+
+def places_of_each_way(folder: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """A place for each way in which sources come by what they read, with arguments of `pack`."""
+    photos = {f"{number}.jpg": encode(photo(number)) for number in range(4)}
+    labels = {f"{number}.cls": b"1" for number in range(4)}
+    classes = {f"photos/a/{name}": data for name, data in photos.items()}
+    depths = {f"depths/a/{number}.png": encode(photo(number).convert("L"), "PNG") for number in range(4)}
+    archives = {
+        "photos.tar.gz": classes,
+        "depths.tgz": depths,
+        "both.tar.gz": {**classes, **depths},
+        "shard-000000.tar.gz": dict(sorted({**photos, **labels}.items())),
+    }
+    write_files(folder, {name: gzip.compress(tar_bytes(files)) for name, files in archives.items()})
+    patterns = {"image": "photos/*/*.jpg", "depth": "depths/*/*.png"}
+    return {
+        "archives that are unpacked": (folder / "photos.tar.gz", {"pictures": {"depth": folder / "depths.tgz"}}),
+        "patterns in an archive": (folder / "both.tar.gz", {"pictures": patterns}),
+        "a compressed shard": (folder / "shard-000000.tar.gz", {}),
+        "a store": (STORES / "mds" / "zstd", {}),
+    }
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_each_way_of_reading_a_source_on_a_cluster(cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks read nothing of a temporary folder, which other machines have not."""
+    places = places_of_each_way(tmp_path / "places")
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(here))
+    left_here = set[str]()
+    settings = {"workers": 1, "progress": False, "lossless": True}
+    on_ray = {"engine": "ray", "address": cluster.address, "watch": lambda _: left_here.update(os.listdir(here))}
+    for name, (place, arguments) in places.items():
+        gpuload.pack(place, tmp_path / "ray" / name, **settings, **arguments, **on_ray)
+        gpuload.pack(place, tmp_path / "local" / name, **settings, **arguments)
+        assert files_of(tmp_path / "ray" / name) == files_of(tmp_path / "local" / name), name
+        assert len(rows_of(tmp_path / "ray" / name / "train")) >= 4, name
+    assert not any(name.startswith("gpuload-") for name in left_here)
+
+
+def test_a_source_of_the_script_itself_is_refused_on_a_cluster(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+
+    class OfTheScript(gpuload.Source):
+        __module__ = "__main__"
+
+        def rows(self, findings: Any) -> Iterator[dict[str, Any]]:
+            yield {"image": encode(photo())}
+
+    with pytest.raises(ArgumentError, match=r"OfTheScript is a class of the script that runs.* Move it into a module"):
+        gpuload.pack(OfTheScript(tmp_path), tmp_path / "out", engine="ray")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.filterwarnings("ignore")
