@@ -19,7 +19,9 @@ Each message is one line: the subject, the expected and the actual value, and th
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class GpuloadError(Exception):
@@ -31,6 +33,24 @@ class GpuloadError(Exception):
 
     def __init__(self, *args: str) -> None:
         super().__init__(*(printable(without_secrets(text)) for text in args))
+
+
+@contextmanager
+def naming(originals: Mapping[Path, object]) -> Iterator[None]:
+    """Errors of the block name what the user gave, and not the place of a copy of it, which may be gone by then.
+
+    Args:
+        originals: What was given, by the path of its copy, or of the folder of its copies.
+    """
+    try:
+        yield
+    except GpuloadError as error:
+        text = str(error)
+        for copy, original in originals.items():
+            text = text.replace(str(copy), str(original))
+        if text == str(error):
+            raise
+        raise type(error)(text) from None
 
 
 class ArgumentError(GpuloadError, ValueError):

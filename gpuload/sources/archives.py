@@ -4,9 +4,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from gpuload.errors import SourceError
+from gpuload.errors import SourceError, naming
 from gpuload.sources.archive import Archive
-from gpuload.sources.files import ARCHIVES, Files
+from gpuload.sources.files import ARCHIVES, COPIES, Files
 from gpuload.sources.tar_archive import is_plain_tar
 from gpuload.store.url import URL
 
@@ -33,13 +33,11 @@ def open_archive_at(url: URL, zip_encoding: str | None = None) -> Files:
 
     folder = Path(tempfile.mkdtemp(prefix="gpuload-archive-"))
     try:
-        path = Copies(url, (url.suffix.lower(),)).fetch(folder)
-        archive = open_archive(path, True, zip_encoding)
-    except BaseException as error:
+        with naming({folder / COPIES / url.name: url}):
+            path = Copies(url, (url.suffix.lower(),)).fetch(folder)
+            archive = open_archive(path, True, zip_encoding)
+    except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, SourceError):  # which names the copy
-            text = str(error).replace(str(folder / "copies" / url.name), str(url))
-            raise SourceError(text) from None
         raise
     if archive is None:
         shutil.rmtree(folder)

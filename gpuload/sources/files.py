@@ -25,6 +25,7 @@ from gpuload.sources.listing import Rejection, split_called
 from gpuload.store.url import URL
 
 ARCHIVES = (".zip",)
+COPIES = "copies"  # the folder of a run for what it copies from a URL
 # The advice about a source at a URL.
 ELSEWHERE = "Download what is there, or mount it"
 
@@ -330,9 +331,9 @@ class Files(ABC):
             findings.reject(name, f"cannot be read: {error.strerror}")
         return None
 
-    def split_files(self, suffix: str) -> list[str]:
-        """The files with this suffix at the first level, or else in folders named after splits; else the same in
-        `data`.
+    def split_files(self, suffix: str | tuple[str, ...]) -> list[str]:
+        """The files with one of these suffixes at the first level, or else in folders named after splits; else the
+        same in `data`.
 
         Folders that gpuload packed are included.
         """

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ from gpuload.store.url import URL, scheme_of, without_secrets
 Columns = Mapping[str, Names]
 
 TAR_SUFFIX = ".tar"
+_MOST_FOLDERS = 1_000  # that are looked into for images
 GROUP = "gpuload.sources"
 # gpuload's own, as entry points of other packages declare theirs.
 BUILT_IN = {
@@ -451,6 +453,8 @@ def _recognise(files: Files, ask: bool) -> Recognised:
             _refuse_tie(inner, seen)
             if best.holds_files:
                 _refuse_unused(inner, best)
+            else:
+                _refuse_class_folders(inner, best)
         return best
     if ask:
         _refuse_unused(files, fallback)
@@ -485,6 +489,20 @@ def _refuse_tie(files: Files, seen: Sequence[tuple[Sight, Recognised]]) -> None:
     if len(ways) > 1:
         raise SourceError(
             f"{files}: several sources recognise it equally well. Give {' or '.join(ways)}"
+        )
+
+
+def _refuse_class_folders(files: Files, form: Recognised) -> None:
+    """Raises SourceError if folders of images lie beside a store, which would not be packed."""
+    holding = [
+        folder
+        for folder in islice(files.folders(), _MOST_FOLDERS)
+        if any(extension_of(name) in image_extensions() for name in files.names(folder))
+    ]
+    if len(holding) > 1:
+        fault = f"{form.reason}, and images in the folders {some_of(holding)}"
+        raise SourceError(
+            f"{files}: {fault}. Give --from {form.name}, or --from folder for the images"
         )
 
 

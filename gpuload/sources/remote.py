@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpuload.disk.manifest import ROOT_FILES
 from gpuload.errors import OutputError, RemoteError, SourceError
-from gpuload.sources.files import PACKED, Files, Names, Ref, Scan, is_hidden
+from gpuload.sources.files import COPIES, PACKED, Files, Names, Ref, Scan, is_hidden
 from gpuload.store.hub import pinned
 from gpuload.store.network import background
 from gpuload.store.objects import NoSuchObjectError, Objects, expand_url
@@ -210,7 +210,7 @@ class Copies:
         Raises:
             RemoteError: one cannot be read. OutputError: one cannot be written.
         """
-        folder = scratch / "copies"
+        folder = scratch / COPIES
         objects = Objects(self.root)
 
         try:

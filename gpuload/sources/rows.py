@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from gpuload.errors import DecodeError, SourceError, some_of
+from gpuload.errors import DecodeError, SourceError, naming, some_of
 from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
@@ -90,6 +90,7 @@ def fill_spool(source: "Source", scratch: Path) -> None:
     findings = Findings(source.options.images_alone)
     rows = source.rows(findings)
     with (
+        naming(source.originals),
         (scratch / _BLOBS).open("wb") as blobs,
         (scratch / _ROWS).open("wb") as lines,
     ):
@@ -135,7 +136,8 @@ def list_rows(source: "Source") -> listing.Listing:
     findings = Findings(source.options.images_alone)
     reader = _RowReader(source, findings)
     entries = reader.entries(source.rows(findings))
-    samples = _list(source, findings, reader.kinds, entries)
+    with naming(source.originals):
+        samples = _list(source, findings, reader.kinds, entries)
     return replace(samples, image=reader.image)
 
 

@@ -19,7 +19,14 @@ from gpuload.machine.installed import require
 from gpuload.sources import listing, rows
 from gpuload.sources.archive import Archive
 from gpuload.sources.archives import is_archive_at, open_archive, open_archive_at
-from gpuload.sources.files import ARCHIVES, ELSEWHERE, Files, Findings, Folder
+from gpuload.sources.files import (
+    ARCHIVES,
+    COPIES,
+    ELSEWHERE,
+    Files,
+    Findings,
+    Folder,
+)
 from gpuload.sources.numbering import renumber
 from gpuload.sources.tar_archive import TarArchive
 from gpuload.store.url import URL, as_location
@@ -135,6 +142,8 @@ class Source(ABC):
     needs: ClassVar[Names] = ()
     needs_process: ClassVar[bool] = False
     uses: ClassVar[Names] = ()
+    # What the user gave, by the place of a copy of it.
+    originals: Mapping[Path, object] = {}
     _scratch = Path()
     _local = Path()
 
@@ -248,6 +257,7 @@ class Source(ABC):
         """
         if not isinstance(self.path, Path):
             self._local = self.path.fetch(scratch)
+            self.originals = {scratch / COPIES: self.path.root}
         self._scratch = scratch
         if self.spools:
             rows.fill_spool(self, scratch)
@@ -288,12 +298,12 @@ class Source(ABC):
         """
         return rows.read_spool(self._scratch, address)
 
-    def files_here(self, suffix: str) -> list[Path]:
+    def files_here(self, suffix: str | Names) -> list[Path]:
         """The files of one kind, sorted: those of the folder (`Files.split_files`), those that match wildcards, or the
         one at the path.
 
         Args:
-            suffix: With which their names end.
+            suffix: With which their names end, or several.
         """
         if self._local.is_dir():
             paths = [
@@ -304,7 +314,8 @@ class Source(ABC):
         else:
             paths = [Path(name) for name in sorted(glob.glob(str(self._local)))]
         if not paths:
-            fault = f"holds no {suffix}" if self._local.is_dir() else "no such file"
+            named = suffix if isinstance(suffix, str) else suffix[0]
+            fault = f"holds no {named}" if self._local.is_dir() else "no such file"
             raise SourceError(
                 f"{self._local}: {fault}. Give a file, or the folder that holds some"
             )

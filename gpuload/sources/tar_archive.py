@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuload.disk.tar import Member, group_members, read_members
-from gpuload.errors import ShardError
+from gpuload.errors import ShardError, naming
 from gpuload.formats import image_extensions
 from gpuload.sources.archive import Archive, plain_name
 from gpuload.sources.files import (
@@ -53,10 +53,11 @@ class TarArchive(Archive):
     @cached_property
     def _members(self) -> dict[str, Member]:
         self._others.clear()
-        every = {
-            plain_name(member.name): member
-            for member in read_members(self.path, self._others)
-        }
+        with naming({self.path: self}):
+            every = {
+                plain_name(member.name): member
+                for member in read_members(self.path, self._others)
+            }
         return {
             name: member
             for name, member in every.items()

@@ -22,6 +22,7 @@ from gpuload.sources.annotations import are_boxes, no_captions
 from gpuload.sources.files import (
     Files,
     Findings,
+    Folder,
     OneFile,
     Ref,
     by_count,
@@ -30,8 +31,12 @@ from gpuload.sources.files import (
     readable,
 )
 from gpuload.sources.listing import SPLIT
-from gpuload.sources.source import CERTAIN, Row, Sight, Source, SourceOptions
-from gpuload.sources.stores.unpacked import is_compressed_tar, unpack_tar
+from gpuload.sources.source import CERTAIN, LAYOUT, Row, Sight, Source, SourceOptions
+from gpuload.sources.stores.unpacked import (
+    COMPRESSED_TARS,
+    is_compressed_tar,
+    unpack_tar,
+)
 from gpuload.sources.tar_samples import KEY_DOTS, KeyDot, SampleCheck, SplitName
 from gpuload.types import Array
 
@@ -39,6 +44,7 @@ _DOTS = (
     "Give --option key_dot=last, by which keys end at the last dot, or key_dot=first, by which such members are left "
     "out; or rename the files"
 )
+_TARS = (".tar", *COMPRESSED_TARS)
 _UNPACK = "Unpack the tars, and give --from yolo"
 # The extension of a picture in a list, whose number has no more digits than a sample has pictures.
 _NUMBERED = re.compile(
@@ -76,18 +82,32 @@ class TarsSource(Source):
     suffixes = (".tar",)
 
     _paths: Sequence[Path] = ()
+    _unpacked: Mapping[Path, Path] = {}  # where compressed shards are read
 
     @classmethod
     def recognise(cls, files: Files) -> Sight | None:
         if isinstance(files, OneFile) and is_compressed_tar(files.path.name):
             return Sight(CERTAIN, "is a compressed tar")
-        return super().recognise(files)
+        sight = super().recognise(files)
+        if sight is None and isinstance(files, Folder) and files.split_files(_TARS):
+            return Sight(LAYOUT, "holds compressed tars")
+        return sight
 
     def prepare(self, scratch: Path) -> None:
         _check_key_dot(self.options.key_dot)
         super().prepare(scratch)
-        paths = self.files_here(".tar")
-        self._paths = [_decompressed(path, scratch) for path in paths]
+        unpacked = dict[Path, Path]()
+        self._paths = self.files_here(_TARS)
+        for number, path in enumerate(self._paths):
+            if is_compressed_tar(path.name):
+                unpacked[path] = _unpacked(path, scratch / f"tar-{number:06d}")
+        self._unpacked = unpacked
+        given = {tar: path for path, tar in unpacked.items()}
+        self.originals = {**given, **self.originals}
+
+    def _tar(self, path: Path) -> Path:
+        """Where a shard is read: unpacked, if it is compressed."""
+        return self._unpacked.get(path, path)
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         """Every sample of every shard; only small members are read.
@@ -95,7 +115,7 @@ class TarsSource(Source):
         Raises:
             SourceError: no such file, or no sample in them. ShardError: a tar is damaged.
         """
-        self._paths = self._paths or self.files_here(".tar")
+        self._paths = self._paths or self.files_here(_TARS)
         image, fields = self._find_fields(findings)
         splits = self.splits_of(self._paths, findings)
         packed = _Packed(fields)
@@ -170,9 +190,9 @@ class TarsSource(Source):
         others = list[tuple[str, str]]()
         key_dot = self.options.key_dot
         split = KEY_DOTS[key_dot]
-        title = self.title if is_compressed_tar(path.name) else str(path)
-        check = SampleCheck(title, unique=False, advice=_DOTS)
-        for key, members in group_members(read_members(path, others), split):
+        tar = self._tar(path)
+        check = SampleCheck(str(path), unique=False, advice=_DOTS)
+        for key, members in group_members(read_members(tar, others), split):
             # As in WebDataset. Fields of gpuload's own tars may have capitals.
             is_foreign = image is None
             by_end = by_extension(path, key, members, fold=is_foreign, split=split)
@@ -200,7 +220,7 @@ class TarsSource(Source):
                     counts[end] += 1
                     members = first_members.setdefault(end, [])
                     if member is not None and len(members) < _LOOKED_INTO:
-                        members.append((path, member))
+                        members.append((self._tar(path), member))
         guesses = (
             _field_of(end, members)
             for end, members in first_members.items()
@@ -232,7 +252,7 @@ class TarsSource(Source):
             path = self._paths[number]
             faults = (ValueError, KeyError, TypeError)
             with readable(f"{path}: {member.name!r}", f"a {field.kind}", *faults):
-                content = read_at(path, member.offset, member.size)
+                content = read_at(self._tar(path), member.offset, member.size)
                 row |= kind_of(field).load(field, content)
         return row
 
@@ -267,7 +287,7 @@ class TarsSource(Source):
 
     def read(self, address: str) -> bytes | Array:
         number, offset, size = map(int, address.split(":"))
-        data = read_at(self._paths[number], offset, size)
+        data = read_at(self._tar(self._paths[number]), offset, size)
         if not data.startswith(npy.START):
             return data
         try:
@@ -298,14 +318,10 @@ def _check_key_dot(key_dot: object) -> None:
         )
 
 
-def _decompressed(path: Path, scratch: Path) -> Path:
-    """A shard that is not compressed: as it is, or made in the folder of a run, once."""
-    if not is_compressed_tar(path.name):
-        return path
-    target = scratch / "decompressed" / path.name
+def _unpacked(path: Path, target: Path) -> Path:
+    """A compressed shard unpacked into a file of a run, once."""
     if not target.exists():
-        target.parent.mkdir(exist_ok=True)
-        part = target.with_name(f"{path.name}.part")
+        part = target.with_suffix(".part")
         unpack_tar(path, part)
         part.rename(target)
     return target

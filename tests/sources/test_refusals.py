@@ -72,6 +72,8 @@ LAYOUTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
     ({"a/x.txt": b""}, {"form": "hdf5"}, "cannot be read as HDF5"),
     ({"a/x.txt": b""}, {"form": "lmdb"}, "holds no .mdb. Give a file, or the folder"),
     ({"dev-test.tar": tar_bytes({"1.jpg": JPG}), "train.tar": tar_bytes({"1.jpg": JPG})}, {}, "none or two .'dev-test.tar'"),
+    ({"backup.tar": tar_bytes({"1.jpg": JPG}), "cat/1.jpg": JPG, "dog/2.jpg": JPG}, {},
+     "holds .tar, and images in the folders 'cat', 'dog'. Give --from tar, or --from folder for the images"),
     ({"test.tar": tar_bytes({"1.jpg": JPG}), "extra.tar": tar_bytes({"1.jpg": JPG})}, {}, "none or two .'extra.tar'"),
     *(({"x.tar": tar_bytes({"1.jpg": JPG, "1.txt": texts[0], "2.jpg": JPG, "2.txt": texts[1]})}, {},
        "x.tar: its .txt hold YOLO's boxes, such as '0 0.5 0.5 0.2 0.4.*, and no captions. Unpack .*--from yolo")

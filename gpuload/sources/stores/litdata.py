@@ -82,9 +82,11 @@ class LitDataSource(StoreSource):
         names: Sequence[str],
         decoders: Sequence[Decode],
     ) -> Iterator[dict[str, Any]]:
+        unpacked = self._scratch / "chunk"
+        unpacked.mkdir(exist_ok=True)
         for chunk in chunks:
             path = folder / plain_name(chunk["filename"])
-            scratch = self._scratch / "chunk.bin"
+            scratch = unpacked / path.name  # messages name it
             with opened(path) as file:
                 is_packed = file.at(0, min(4, file.size)) == _ZSTD
             if is_packed:

@@ -167,7 +167,7 @@ class StoreFile:
             or int(offsets[-1]) > self.size
         ):
             raise ValueError(
-                f"the offsets of its {count:,} records do not rise within its {self.size:,} bytes"
+                f"{self.path.name}: the offsets of its {count:,} records do not rise within its {self.size:,} bytes"
             )
         return offsets.tolist()
 
@@ -235,22 +235,27 @@ def inflate_file(source: Path, codec: Codec, size: int | None, target: Path) -> 
     Raises:
         ValueError: as many bytes do not come out. OSError: it cannot be read or written.
     """
-    if codec == "snappy":
-        with open_regular(source) as file:
-            target.write_bytes(_of_snappy(file.read(), size or 0))
-        return
-    count = 0
-    with (
-        open_regular(source) as file,
-        pa.CompressedInputStream(pa.PythonFile(file, "r"), codec) as stream,
-        target.open("wb") as out,
-    ):
-        while piece := stream.read(_PIECE):
-            count += out.write(piece)
-            if size is not None and count > size:
-                break
-    if size is not None and count != size:
-        raise ValueError(_other_size(size))
+    try:
+        if codec == "snappy":
+            with open_regular(source) as file:
+                target.write_bytes(_of_snappy(file.read(), size or 0))
+            return
+        count = 0
+        with (
+            open_regular(source) as file,
+            pa.CompressedInputStream(pa.PythonFile(file, "r"), codec) as stream,
+            target.open("wb") as out,
+        ):
+            while piece := stream.read(_PIECE):
+                count += out.write(piece)
+                if size is not None and count > size:
+                    break
+        if size is not None and count != size:
+            raise ValueError(_other_size(size))
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None):  # not of what Arrow decompresses
+            raise
+        raise ValueError(f"{source.name}: {error}") from None
 
 
 def _of_snappy(data: bytes, size: int) -> bytes:

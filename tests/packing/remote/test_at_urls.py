@@ -28,7 +28,7 @@ from sources.stores.true_samples import GOLDEN
 from store.servers import Proxy, running
 
 import gpuload
-from gpuload import ArgumentError, OutputError, RemoteError, ShardError, SourceError
+from gpuload import ArgumentError, GpuloadError, OutputError, RemoteError, ShardError, SourceError
 from gpuload.cli import main
 from gpuload.disk import Manifest
 from gpuload.packing.index import expand_shards, index_shards
@@ -545,6 +545,14 @@ def test_archives(
     gc.collect()
     copies = [folder for folder in folders if folder.name.startswith("gpuload-")]
     assert len(copies) >= 3 and not any(folder.exists() for folder in copies)
+
+
+@pytest.mark.parametrize("name", ["shard.tar", "images.beton"])
+def test_messages_about_a_file_that_is_copied_name_its_url(store: Any, tmp_path: Path, name: str) -> None:
+    store.put("bucket", f"damaged/{name}", b"no such file" * 100)
+    with pytest.raises(GpuloadError, match=f"^s3://bucket/damaged/{name}: ") as refused:
+        packed_from(f"s3://bucket/damaged/{name}", tmp_path / "out")
+    assert str(tmp_path) not in str(refused.value)
 
 
 def test_an_archive_moves_to_a_folder_that_machines_share(

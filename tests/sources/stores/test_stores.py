@@ -20,9 +20,10 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 from sources.stores.true_samples import CLASSES, GOLDEN, true_samples
+from tars import tar_bytes
 
 import gpuload
-from gpuload import Dataset, SourceError, cli
+from gpuload import Dataset, ShardError, SourceError, cli
 
 SAMPLES = true_samples()
 NUMBER_OF = {sample.jpeg: number for number, sample in enumerate(SAMPLES)}
@@ -493,15 +494,47 @@ def test_compressed_tars(pack: Pack, tmp_path: Path, ending: str) -> None:
     check_folder(pack(tmp_path / f"set.{ending}"))
 
 
-def test_a_compressed_shard(pack: Pack, tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "shard-000000.tar.gz", "w:gz") as tar:
-        for number, sample in enumerate(SAMPLES):
-            for name, data in ((f"{number}.jpg", sample.jpeg), (f"{number}.cls", str(sample.label).encode())):
-                member = tarfile.TarInfo(name)
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
+def shard_of(numbers: Sequence[int]) -> bytes:
+    """A tar of these samples."""
+    members = {f"{number}.jpg": SAMPLES[number].jpeg for number in numbers}
+    labels = {f"{number}.cls": str(SAMPLES[number].label).encode() for number in numbers}
+    return tar_bytes(dict(sorted({**members, **labels}.items())))
+
+
+def test_compressed_shards(pack: Pack, tmp_path: Path) -> None:
+    """One, and several of one name in folders of splits."""
+    labels = {number: sample.label for number, sample in enumerate(SAMPLES)}
+    (tmp_path / "shard-000000.tar.gz").write_bytes(gzip.compress(shard_of(range(6))))
     store = pack(tmp_path / "shard-000000.tar.gz")
-    assert {n: row["label"] for n, row in store.by_number().items()} == {n: s.label for n, s in enumerate(SAMPLES)}
+    assert {n: row["label"] for n, row in store.by_number().items()} == labels
+    for split, numbers in (("train", range(4)), ("val", range(4, 6))):
+        folder = tmp_path / "shards" / split
+        folder.mkdir(parents=True)
+        (folder / "shard-000000.tar.gz").write_bytes(gzip.compress(shard_of(numbers)))
+    store = pack(tmp_path / "shards")
+    assert {n: row["label"] for n, row in store.by_number().items()} == labels
+    assert {name: len(part) for name, part in store.splits.items()} == {"train": 4, "val": 2}
+    assert pack(tmp_path / "shards" / "*" / "*.tar.gz").numbers == [0, 1, 2, 3, 4, 5]
+
+
+def test_messages_name_what_is_damaged_and_not_its_copy(pack: Pack, tmp_path: Path) -> None:
+    """Which is unpacked into a folder that is gone when a user reads the message."""
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as tar:
+        tar.add(class_folders(tmp_path), "photos")
+    for name, data, member in (
+        ("photos.tar.gz", plain.getvalue(), b"photos/dog/"),
+        ("s.tar.gz", shard_of(range(6)), b"3.jpg"),
+    ):
+        header = data.index(member)
+        damaged = data[: header + 148] + b"12345678" + data[header + 156 :]  # the checksum of a header
+        (tmp_path / name).write_bytes(gzip.compress(damaged))
+        with pytest.raises(ShardError, match=f"^{tmp_path / name}: not a complete, .*a damaged header at byte"):
+            pack(tmp_path / name)
+    chunks = Path(shutil.copytree(GOLDEN / "litdata" / "zstd-chunk", tmp_path / "set"))
+    changed_index(lambda index: index["chunks"][0].update(chunk_size=9))(chunks)
+    with pytest.raises(SourceError, match=r"\(chunk-0-0\.zstd\.bin holds . samples, and the index says 9\)"):
+        pack(chunks)
 
 
 @pytest.mark.parametrize("compressor", ["gzip", "xz", "zstd"])
