@@ -32,7 +32,9 @@ _MOST_CLASSES = 100  # that a dry run prints
 # The fields of `PackOptions` and `Encoding` that are options.
 _SETTINGS = {
     "encode": option("how to store images: keep, jpeg or raw (%(default)s)", "HOW"),
-    "mode": option("L, RGB, RGBA, I;16, F, or such as uint16x4 (%(default)s)", "MODE"),
+    "mode": option(
+        "RGB, L, RGBA, 'I;16', F, or such as uint16x4 (default: by the files)", "MODE"
+    ),
     "keep": option(
         "encodings to keep, besides jpeg and png: webp,avif,tiff", "LIST", type=str
     ),

@@ -38,6 +38,7 @@ class AvifCodec(Codec):
     pillow = (
         "reduces 10 and 12 bits to 8, and does not apply a crop box: that is refused"
     )
+    for_display = True
 
     @classmethod
     def recognise(cls, data: bytes) -> bool:
@@ -87,6 +88,7 @@ class HeicCodec(Codec):
     needs = ("pillow_heif",)
     reads_with = "pillow-heif"
     pillow = "reads none"
+    for_display = True
 
     @classmethod
     def recognise(cls, data: bytes) -> bool:

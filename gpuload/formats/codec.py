@@ -49,6 +49,7 @@ class Codec(ABC):
     needs: packages that decode it; a file is refused with their names where one cannot be used.
     reads_with: the library that gives the values.
     pillow: what Pillow, which reads all formats without a codec, does with such files: the reason for this one.
+    for_display: whether files are photos for a display, of which 10 or 12 bits make no set of 16 by themselves.
     """
 
     title: ClassVar[str]
@@ -56,6 +57,7 @@ class Codec(ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     reads_with: ClassVar[str]
     pillow: ClassVar[str] = ""
+    for_display: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod

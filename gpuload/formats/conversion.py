@@ -10,6 +10,7 @@ from gpuload.errors import DecodeError
 from gpuload.formats.raster import (
     EIGHT_BITS,
     NARROW,
+    OVER_WHITE,
     SIXTEEN_BITS,
     TO_8_BITS,
     TO_FLOAT32,
@@ -45,7 +46,7 @@ def converted(raster: Raster, conversion: Conversion) -> Image.Image | Array:
             _remark_on_depth(raster, _largest_level(raster.image) << 8)
         if keeps_alpha:
             return _in_mode(raster.image, "RGBA")
-        plain = _plain(raster.image, conversion)
+        plain = _plain(raster, conversion)
         return plain if plain.mode == "L" else _in_mode(plain, conversion.mode)
     values = np.asarray(raster.image)
     bands = values.reshape(*values.shape[:2], -1)
@@ -214,8 +215,10 @@ def _refuse_loss(values: Array, conversion: Conversion) -> None:
     )
 
 
-def _plain(image: Image.Image, conversion: Conversion) -> Image.Image:
-    """Mode "RGB" or "L", of an image of 8 bits or fewer."""
+def _plain(raster: Raster, conversion: Conversion) -> Image.Image:
+    """Mode "RGB" or "L", of an image of 8 bits or fewer. A remark counts it where transparency is lost."""
+    image = raster.image
+    assert image is not None
     if image.mode in ("I", "F"):
         raise DecodeError(
             f"its pixels are of mode {image.mode}, of unknown range; {_BY_SCALE}"
@@ -230,6 +233,8 @@ def _plain(image: Image.Image, conversion: Conversion) -> Image.Image:
         if conversion.alpha == "drop":
             image = image.convert("RGB")
         else:
+            if image.getchannel("A").getextrema() != (EIGHT_BITS, EIGHT_BITS):
+                raster.remarks[OVER_WHITE] = 1
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image if image.mode == mode else image.convert(mode)
 

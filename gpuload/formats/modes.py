@@ -1,14 +1,19 @@
 """The mode of a picture that holds every value of its file, and files that only vision research knows."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gpuload.errors import DecodeError
+from gpuload.formats.conversion import as_levels
 from gpuload.formats.files import open_file
 from gpuload.formats.raster import Conversion, Raster
-from gpuload.headers import npy
+from gpuload.formats.registry import codec_of
+from gpuload.formats.tiffs import TiffCodec, count_bands
+from gpuload.headers import jpeg, npy, png
 from gpuload.types import Array
 
 FLO_START = b"PIEH"  # the float32 202021.25, by which Middlebury's .flo begins
@@ -17,6 +22,14 @@ _MODES_OF_IMAGES = {"1": "L", "L": "L", "P": "RGB", "RGBA": "RGBA", "LA": "RGBA"
 _NAMES = {("uint8", 1): "L", ("uint8", 3): "RGB", ("uint8", 4): "RGBA"}
 _NAMES |= {("uint16", 1): "I;16", ("float32", 1): "F"}
 _MOST_FLO_PIXELS = 1 << 28
+_DEEP_PNG = 16  # bits
+_MOST_BANDS = 256  # of a mode
+# The type of a set that holds all values of another one, of arrays. Whole numbers of 32 and 64 bits are what programs
+# have where nothing is known of their range; in files they are meant, and packing refuses those that float32 rounds.
+_ARRAY_TYPES = {"uint8": "uint8", "uint16": "uint16"} | dict.fromkeys(
+    ("int8", "int16", "float16", "float32", "float64"), "float32"
+)
+_FILE_TYPES = _ARRAY_TYPES | dict.fromkeys(("int32", "uint32"), "float32")
 
 
 def read_flo(data: bytes) -> npt.NDArray[np.float32]:
@@ -83,6 +96,101 @@ def mode_of(data: bytes | Array) -> str:
         values = _in_stored_type(_values_of(raster))
     channels = 1 if values.ndim == 2 else values.shape[-1]
     return _NAMES.get((values.dtype.name, channels), f"{values.dtype.name}x{channels}")
+
+
+class FollowedMode(NamedTuple):
+    """What a set takes from one of its images.
+
+    Attributes:
+        mode: "RGB" where 8 bits hold its gray or colours, else such as "I;16" or "uint16x13".
+        is_inverted: Whether small values are bright, which counts where they stay as they are.
+    """
+
+    mode: str
+    is_inverted: bool = False
+
+
+def followed_mode(
+    data: bytes | Array, asked: Conversion, max_pixels: int
+) -> FollowedMode:
+    """The mode that holds all values of an image of a set.
+
+    Transparency of 8 bits is laid over white, floats of an array in 0..1 are levels, and photos for displays (AVIF,
+    HEIC) become 8 bits, so that all these are "RGB".
+
+    Args:
+        data: An encoded image, or an array.
+        asked: Which page and which bands are packed.
+        max_pixels: Images with more are not decoded.
+
+    Raises:
+        DecodeError: it cannot be told. Exception: of many kinds, by the libraries that decode.
+    """
+    if isinstance(data, bytes) and data.startswith(npy.START):
+        data = npy.read_array(data)
+    if isinstance(data, np.ndarray):
+        array = as_levels(data)
+        bands = 1 if array.ndim == 2 else array.shape[-1]
+        return FollowedMode(_name_of(array.dtype, bands, asked, _ARRAY_TYPES))
+    told = _told_by_header(data)
+    if told is None:
+        return _told_by_values(data, asked, max_pixels)
+    return FollowedMode(_name_of(np.dtype(told[0]), told[1], asked, _ARRAY_TYPES))
+
+
+def _told_by_header(data: bytes) -> tuple[str, int] | None:
+    """Type and number of bands of a file whose first bytes tell them; None of others."""
+    if data.startswith(jpeg.START):
+        has_8_bits = not jpeg.read_header(data).oddity.endswith("-bit")
+        return ("uint8", 3) if has_8_bits else None
+    if data.startswith(png.START):
+        header = png.read_header(data)
+        if header.depth != _DEEP_PNG:
+            return "uint8", 3
+        has_key = header.color in (0, 2) and png.has_chunk(data, b"tRNS")
+        return "uint16", png.SAMPLES[header.color] + has_key
+    return ("uint8", 3) if codec_of(data).for_display else None
+
+
+def _told_by_values(data: bytes, asked: Conversion, max_pixels: int) -> FollowedMode:
+    """The mode of a file by what it decodes to."""
+    is_tiff = isinstance(codec_of(data), TiffCodec)
+    bands = count_bands(data, asked) if is_tiff else 0
+    wide = replace(
+        asked, channels=bands or 3, dtype="float32", mode=f"float32x{bands or 3}"
+    )
+    # Of a TIFF of colours it is asked what its further bands are.
+    conversion = asked if is_tiff and not bands else wide
+    opened = open_file(data, replace(conversion, bands=None))
+    if opened.size[0] * opened.size[1] > max_pixels:
+        raise DecodeError("has too many pixels")
+    raster = opened.load()
+    if raster.values is None:
+        return FollowedMode(_name_of(np.dtype("uint8"), 3, asked, _FILE_TYPES))
+    values = raster.values
+    is_flat = raster.has_alpha and values.dtype == np.uint8
+    mode = _name_of(values.dtype, values.shape[2] - is_flat, asked, _FILE_TYPES)
+    return FollowedMode(mode, raster.is_inverted and mode != "RGB")
+
+
+def _name_of(
+    dtype: np.dtype[Any], bands: int, asked: Conversion, types: Mapping[str, str]
+) -> str:
+    """The name of a mode.
+
+    Args:
+        dtype: Of the values.
+        bands: How many there are.
+        asked: Which of them are packed.
+        types: Those of sets, by the types that they hold.
+    """
+    bands = bands if asked.bands is None else len(asked.bands)
+    if dtype.name not in types or not 1 <= bands <= _MOST_BANDS:
+        raise DecodeError(f"has {bands} bands of {dtype}, for which there is no mode")
+    held = types[dtype.name]
+    if held == "uint8" and bands in (1, 3):
+        return "RGB"
+    return _NAMES.get((held, bands), f"{held}x{bands}")
 
 
 def _values_of(raster: Raster) -> Array:

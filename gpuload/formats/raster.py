@@ -12,11 +12,12 @@ Alpha = Literal["ask", "white", "drop"]
 Icc = Literal["keep", "srgb"]
 
 # Remarks: counts of images by a sentence for the user.
-TO_8_BITS = "16 bits → 8: {}; --mode I;16, or --mode uint16x3 --encode raw for colours, keeps all 16"
+TO_8_BITS = "16 bits → 8: {}; --mode 'I;16', or --mode uint16x3 --encode raw for colours, keeps all 16"
 NARROW = "16 bits → 8: {} of them use no value above {}, and come out dark: give --depth {} if that is their white"
 TO_FLOAT32 = "64-bit floats → 32: {}, each rounded to 24 bits"
 PAGES = "pages or frames after the first are not packed: {} have some, and --page packs another one"
 BANDS = "bands dropped, as --alpha asks: of {}"
+OVER_WHITE = "transparency laid over white: in {}; --mode RGBA keeps it, --alpha drop takes the colours alone"
 CLIPPED = "values beyond {}: {} have some, which became the nearest end of the range"
 
 EIGHT_BITS = 255  # the largest value

@@ -35,6 +35,8 @@ _COMPRESSIONS = frozenset(
     {1, 2, 3, 4, 5, 6, 7, 8, 32_771, 32_773, 32_809, 32_946}
     | {34_676, 34_677, 34_925, 50_000}
 )
+_COLOR_BITS = 8
+_MOST_COLORS = 4  # with transparency
 _OPAQUE = {8: 255, 16: 65_535}  # by bits, where Pillow or tifffile gives them all
 
 
@@ -101,6 +103,26 @@ def open_tiff(
     opened.load = lambda: bands.picked(read())
     opened.exact = opened.exact and not bands.are_extra and page is pages[0]
     return opened
+
+
+def count_bands(data: bytes, conversion: Conversion) -> int:
+    """How many bands of a TIFF hold values: all, if they have more than 8 bits or are more than those of colours with
+    transparency; else 0, for files whose further bands may be transparency.
+
+    Args:
+        data: Content of the file.
+        conversion: Says which page is meant.
+    """
+    pages = tiff.read_pages(data)
+    page = _chosen(pages, conversion)
+    is_numbers = page.photometric in _NUMBERS
+    is_deep = page.bits > _COLOR_BITS and is_numbers
+    channels = 0
+    is_first_of_several = page is pages[0] and len(pages) > 1
+    if is_first_of_several and page.samples == 1 and conversion.page is None:
+        channels = 0 if fault(*_PACKAGES) else tiff_values.count_channels(data)
+    bands = max(channels, page.samples)
+    return bands if is_deep or (bands > _MOST_COLORS and is_numbers) else 0
 
 
 def _refuse_raw(data: bytes, pages: Sequence[TiffPage]) -> None:

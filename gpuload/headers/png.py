@@ -14,9 +14,10 @@ from gpuload.types import HeightWidth
 START = b"\x89PNG\r\n\x1a\n"
 OTHER_SIZE = "it is not of the size that the index says"
 
+SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of a pixel, by colour type
+
 _GRAY = 0
 _RGB = 2
-_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of a pixel, by colour type
 _HEADER_BYTES = 33  # the signature and the first chunk
 _NOT_PLAIN = frozenset({b"tRNS", b"eXIf", b"acTL"})  # transparency, rotation, animation
 _TEXTS = frozenset({b"tEXt", b"zTXt", b"iTXt"})
@@ -43,7 +44,7 @@ class PngHeader(NamedTuple):
     @property
     def row_bytes(self) -> int:
         """Of a row as it is compressed, with the byte that tells its filter; not of interlaced images."""
-        return 1 + (self.width * self.depth * _SAMPLES.get(self.color, 1) + 7) // 8
+        return 1 + (self.width * self.depth * SAMPLES.get(self.color, 1) + 7) // 8
 
     @property
     def plain(self) -> bool:

@@ -33,6 +33,7 @@ from gpuload.formats import (
     open_file,
 )
 from gpuload.formats.modes import as_stored_array
+from gpuload.formats.raster import TO_FLOAT32
 from gpuload.headers import jpeg, npy, png
 from gpuload.headers.jpeg import ORIENTATION
 from gpuload.kernels.images import decode_rgb
@@ -460,27 +461,31 @@ def _store_array(
         array.shape[0] if array.ndim else 0,
         encoding,
     )
-    pixels = encoding.pixels
     bands = array[..., None] if array.ndim == 2 else array
-    if encoding.mode == "RGB" and bands.shape[2:] == (1,):
-        pixels = GRAY
-    fits = (
-        bands.ndim == 3
-        and bands.size
-        and bands.shape[2] == pixels.channels
-        and bands.dtype != bool
-    )
-    if not fits or not np.can_cast(array.dtype, np.dtype(pixels.dtype), "safe"):
+    is_gray = encoding.mode == "RGB" and bands.shape[2:] == (1,)
+    pixels = GRAY if is_gray else encoding.pixels
+    _refuse_array(array, pixels)
+    values = np.ascontiguousarray(bands, pixels.stored)
+    if encoding.encode == "raw" and encoding.mode != "RGB":
+        placement = _place(values.shape[1::-1], encoding)
+        stored = _store_raw(_resample(values, placement), "array", measured, placement)
+        is_rounded = array.dtype.itemsize > values.dtype.itemsize
+        return replace(stored, remarks={TO_FLOAT32: 1}) if is_rounded else stored
+    image = Image.fromarray(values.squeeze(2) if pixels.channels == 1 else values)
+    return _encode(image, "array", measured, encoding)
+
+
+def _refuse_array(array: npt.NDArray[np.generic], pixels: Pixels) -> None:
+    """Raises DecodeError unless an array is an image of a mode; 64-bit floats are rounded to 32."""
+    channels = array.shape[2] if array.ndim == 3 else 1
+    is_image = array.ndim in (2, 3) and array.size and channels == pixels.channels
+    is_rounded = array.dtype.kind == "f" and pixels.dtype == "float32"
+    is_held = is_rounded or np.can_cast(array.dtype, np.dtype(pixels.dtype), "safe")
+    if not is_image or not is_held or array.dtype == bool:
         raise DecodeError(
             f"is an array {array.shape} of {array.dtype}; for mode {pixels.mode} it must be (height, width, "
             f"{pixels.channels}) of {pixels.dtype}"
         )
-    values = np.ascontiguousarray(bands, pixels.stored)
-    if encoding.encode == "raw" and encoding.mode != "RGB":
-        placement = _place(values.shape[1::-1], encoding)
-        return _store_raw(_resample(values, placement), "array", measured, placement)
-    image = Image.fromarray(values.squeeze(2) if pixels.channels == 1 else values)
-    return _encode(image, "array", measured, encoding)
 
 
 def _store_changed(

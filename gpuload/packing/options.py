@@ -37,6 +37,9 @@ from gpuload.machine.limits import count_cores
 from gpuload.pictures import MAX_PIXELS
 from gpuload.types import WidthHeight
 
+AUTO = "auto"  # the mode that follows from the files
+ENCODED_MODES = ("RGB", "L", "RGBA", "I;16")  # those that a file of JPEG or PNG holds
+
 # Encodings that may be kept byte for byte, by the extension of their member. JPEGs and PNGs always are, where plain.
 ENCODINGS = {"jpeg": "jpg", "png": "png", "webp": "webp", "avif": "avif", "tiff": "tif"}
 
@@ -175,6 +178,10 @@ def _check(settings: object, contradictions: Iterable[tuple[object, str]]) -> No
             raise ArgumentError(message)
 
 
+_MODE = Rule(
+    f"{MODE.expected}, or {AUTO}",
+    lambda value: value if value == AUTO else MODE.read(value),
+)
 _SIZE = optional(
     Rule(
         "pixels, one positive whole number or two (width, height), such as 256 or 482x415",
@@ -227,7 +234,8 @@ class Encoding:
         max_pixels: Larger images are rejected before they are decoded. The default is Pillow's.
         mode: What every image is stored as: "RGB"; "L" (gray), "RGBA", "I;16" (gray of 16 bits) and "F" (gray,
             float32), as Pillow calls them; for arrays such as "uint16x4" or "float32x7", type and channels. Others are
-            converted as Pillow does. Where the mode is not "RGB" or "L", nothing is stored as JPEG.
+            converted as Pillow does. Where the mode is not "RGB" or "L", nothing is stored as JPEG. "auto", which only
+            a run of the packer has until its samples are listed, follows from the files.
         keep: With encode="keep", encodings that are kept byte for byte besides JPEG and PNG: "webp", "avif", "tiff". As
             these, images are kept if they are upright, a single frame, and of the mode.
         points: "auto" writes seek points of JPEGs and PNGs of 100,000 pixels or more into the index, where they are
@@ -263,7 +271,7 @@ class Encoding:
     lossless: bool = False
     check: Literal["full", "header"] = "full"
     max_pixels: Annotated[int, COUNT] = MAX_PIXELS
-    mode: Annotated[str, MODE] = "RGB"
+    mode: Annotated[str, _MODE] = "RGB"
     keep: Annotated[tuple[str, ...], _ENCODINGS] = ()
     points: Literal["auto", "no"] = "auto"
     jpeg: Literal["keep", "baseline"] = "keep"
@@ -291,7 +299,7 @@ class Encoding:
     def _contradictions(self) -> Iterator[tuple[object, str]]:
         keeps = self.encode == "keep"
         raw = self.encode == "raw"
-        rgb = self.mode == "RGB"
+        rgb = self.mode in ("RGB", AUTO)
         yield (
             keeps and self.size,
             "--size needs --encode jpeg or raw, which resize images",
@@ -318,7 +326,7 @@ class Encoding:
         jpeg = self.encode == "jpeg" and self.pixels not in (RGB, GRAY)
         yield jpeg, f"--mode {self.mode} needs --encode keep or raw"
         yield (
-            keeps and self.mode not in ("RGB", "L", "RGBA", "I;16"),
+            keeps and self.mode not in (*ENCODED_MODES, AUTO),
             f"--mode {self.mode} needs --encode raw",
         )
         yield (
@@ -344,15 +352,16 @@ class Encoding:
         channels = self.pixels.channels
         count = len(self.bands or ())
         is_gray = self.pixels == RGB and count == 1
+        follows = self.mode == AUTO and not scales
         yield (
-            count and count != channels and not is_gray,
+            count and count != channels and not is_gray and not follows,
             f"--bands names {count}, and --mode {self.mode} has {channels} channels",
         )
 
     @property
     def pixels(self) -> Pixels:
-        """What the stored images decode to."""
-        return Pixels.of_mode(self.mode)
+        """What the stored images decode to; RGB while the mode is "auto"."""
+        return RGB if self.mode == AUTO else Pixels.of_mode(self.mode)
 
     @property
     def conversion(self) -> Conversion:
@@ -374,7 +383,8 @@ class Encoding:
     @property
     def keeps_arrays(self) -> bool:
         """Whether arrays stay as they are until they are packed, of any type and number of channels."""
-        return self.mode != "RGB" or self.conversion.changes_values
+        is_rgb = self.mode in ("RGB", AUTO)
+        return not is_rgb or self.conversion.changes_values
 
     @property
     def mask_rules(self) -> MaskRules:
@@ -397,6 +407,7 @@ class PackOptions(Encoding):
     the number of workers.
 
     Attributes:
+        mode: As of `Encoding`.
         val: Share of each class's images that goes into a validation split; an abbreviation for splits train and val.
         splits: Names and shares, which add up to 1; instead of val.
         shuffle: Whether the samples are shuffled over all shards before they are packed.
@@ -415,6 +426,7 @@ class PackOptions(Encoding):
         overwrite: Whether to replace a set.
     """
 
+    mode: Annotated[str, _MODE] = AUTO
     val: Annotated[float, _VAL] = 0.0
     splits: Annotated[tuple[tuple[str, float], ...] | None, _SPLITS] = None
     shuffle: bool = True

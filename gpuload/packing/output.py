@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +60,7 @@ class Output:
         folder: Where the set will be.
         options: Of the run: whether it resumes, appends or overwrites.
         where: What messages call the folder.
-        settings: Those of the run, as `settings_of` gives them.
+        settings: Those of the run, as `settings_of` gives them, by the mode of its set.
 
     Attributes:
         resumed: Whether there is an interrupted run, which is continued.
@@ -80,10 +80,10 @@ class Output:
         folder: Path,
         options: PackOptions,
         where: Path | URL | None = None,
-        settings: Mapping[str, Any] | None = None,
+        settings: Callable[[str], Mapping[str, Any]] | None = None,
     ) -> None:
         self.where: Path | URL = where or folder
-        self._settings = json.loads(json.dumps(settings))
+        self._settings = settings
         if options.overwrite or folder.is_symlink():
             folder = folder.resolve()  # a link stays, and what it leads to is packed to
         self.final = self.path = folder
@@ -171,9 +171,10 @@ class Output:
             state = json.loads(
                 (self.path / _DONE_NAME / STATE_NAME).read_text(encoding="utf-8")
             )
-            return self._settings is not None and bool(
-                state["settings"] == self._settings
-            )
+            if self._settings is None:
+                return False
+            now = self._settings(state.get("mode", "RGB"))
+            return bool(state["settings"] == json.loads(json.dumps(now)))
         except (OSError, ValueError, TypeError, KeyError):
             return False
 

@@ -31,8 +31,9 @@ from gpuload.fields.picture_lists import PicturesKind, any_member
 from gpuload.fields.pictures import PictureKind
 from gpuload.formats.masks import FEW_BITS, MANY_BITS
 from gpuload.machine.fork_server import sigint_deferred
+from gpuload.packing.following import with_mode
 from gpuload.packing.image import KEPT
-from gpuload.packing.options import PackOptions
+from gpuload.packing.options import AUTO, PackOptions
 from gpuload.packing.output import Output, as_line, cannot_write, describe, write_lines
 from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.packing.plan import (
@@ -193,6 +194,7 @@ def pack(
         own_splits=own_splits and source.options.own_splits,
         as_stored=options.keeps_arrays,
         conversion=options.conversion,
+        keeps_depth=options.mode == AUTO,
     )
     check_packages(options)
     with progress_bar("packing", "images", progress) as bar, ExitStack() as stack:
@@ -324,10 +326,12 @@ def _open_output(
         from gpuload.packing.remote_output import RemoteOutput  # asyncio and obstore
 
         return stack.enter_context(RemoteOutput(where, options))
+
+    def settings(mode: str) -> Mapping[str, Any]:
+        return settings_of(source, with_mode(options, mode))
+
     with sigint_deferred():
-        return stack.enter_context(
-            Output(Path(where), options, settings=settings_of(source, options))
-        )
+        return stack.enter_context(Output(Path(where), options, settings=settings))
 
 
 def _engine(
@@ -378,6 +382,7 @@ def _begin(
     if state is None:
         output.clear_scratch()
     else:
+        options = with_mode(options, state.mode)
         advice = "Give the same, or delete the folder and pack again"
         refuse_change(
             f"the interrupted run in {output.where}",
@@ -399,6 +404,7 @@ def _begin(
         raise SourceError(
             f"{error.filename}: cannot be read ({error.strerror}). Check the source"
         ) from None
+    options = with_mode(options, state.mode)
     return _PackingRun(source, state, options, output, watch)
 
 
@@ -786,7 +792,7 @@ def _report_finished(
     kinds = Counter[str]()
     for manifest in manifests.values():
         before = manifest.packing
-        now = recorded_settings(source, options)
+        now = recorded_settings(source, with_mode(options, manifest.pixels.mode))
         if keeps_splits and before.get("splits") == OWN_SPLITS:
             now["splits"] = OWN_SPLITS
         refuse_change(f"the complete set in {output.where}", before, now, advice)

@@ -32,6 +32,7 @@ from gpuload.fields.rows import numbers_of
 from gpuload.formats.modes import common_mode, mode_of
 from gpuload.lists import bounds_of, places_of
 from gpuload.machine.installed import require
+from gpuload.packing.following import mode_of_set, with_mode
 from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.output import Output, write_json
 from gpuload.packing.own_files import DESCRIPTIONS, STATE_NAME, shard_files
@@ -150,6 +151,7 @@ class RunState:
         first_row: Number of samples that earlier runs listed.
         own_splits: Whether the splits are the source's own.
         image: The name of the first picture.
+        mode: Of the set, see `following.mode_of_set`; RGB in states of before 2026-11-29.
     """
 
     settings: dict[str, Any]
@@ -163,6 +165,7 @@ class RunState:
     first_row: int
     own_splits: bool
     image: str = "image"
+    mode: str = "RGB"
 
     @classmethod
     def read(cls, scratch: Path) -> "RunState | None":
@@ -250,6 +253,8 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
     listing = fit_pictures(source, listing, options)
     _check_splits(listing, options)
     base = _read_manifests(output)
+    mode, notes_on_mode = mode_of_set(source, listing, options, base)
+    options = with_mode(options, mode)
     listing = _match_listing(listing, base, options)
     firsts = _find_firsts(source, options, listing)
     skipped = (firsts != np.arange(len(listing))) & options.dedup
@@ -259,7 +264,7 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
         for split in splits
     ]
     dropped = _dropped(listing, firsts, skipped)
-    notes = _planning_notes(listing, len(dropped))
+    notes = [*notes_on_mode, *_planning_notes(listing, len(dropped))]
     notes += _note_on_shared(source, options, listing)
     others = sorted(set(base) - {split.name for split in splits})
     if others and not _drawing_option(options) and listing.splits is None:
@@ -278,6 +283,7 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
         first_row=max(map(_count_listed, base.values()), default=0),
         own_splits=listing.splits is not None,
         image=listing.image,
+        mode=mode,
     )
     write_json(output.scratch / STATE_NAME, asdict(state))
     return state

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +19,8 @@ from gpuload.fields.registry import draw_fields, kind_of
 from gpuload.fields.rows import numbers_of
 from gpuload.formats import Conversion, Raster, converted, open_file
 from gpuload.headers import jpeg, npy
-from gpuload.packing.options import PackOptions
+from gpuload.packing.following import mode_of_set, with_mode
+from gpuload.packing.options import AUTO, PackOptions
 from gpuload.packing.plan import check_names, make_plan
 from gpuload.packing.workers import prepare_source
 from gpuload.pictures import Cell, as_rgb, decode_image, draw_sheet, thumbnail
@@ -59,11 +60,16 @@ def preview(source: Source, options: PackOptions) -> Preview:
     """
     with TemporaryDirectory(prefix="gpuload-preview-") as scratch:
         source = source.with_options(
-            as_stored=options.keeps_arrays, conversion=options.conversion
+            as_stored=options.keeps_arrays,
+            conversion=options.conversion,
+            keeps_depth=options.mode == AUTO,
         )
         source = prepare_source(source, Path(scratch))
         listing = source.list_samples()
         check_names(listing.fields, listing.classes)
+        mode, notes = mode_of_set(source, listing, options, {})
+        listing = replace(listing, notes=(*notes, *listing.notes))
+        source = source.with_options(conversion=with_mode(options, mode).conversion)
         splits = make_plan(listing, options)
         sheet = _sheet(source, listing)
     return Preview(

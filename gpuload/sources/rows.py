@@ -30,6 +30,7 @@ from gpuload.fields.picture_lists import PicturesKind
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import all_kinds
 from gpuload.formats import (
+    Raster,
     as_levels,
     converted,
     in_color_space,
@@ -394,6 +395,9 @@ class _RowReader:
             if conversion.changes_values:  # which the packer does with each file
                 return _file_with(picture)
             raster = raster_of_image(picture)
+            deep = _deep_values(raster)
+            if self._source.options.keeps_depth and deep is not None:
+                return _npy_bytes(deep)
             image = converted(raster, conversion)
             profile = b""
             if isinstance(image, Image.Image):
@@ -410,6 +414,14 @@ class _RowReader:
             )  # an array has no place for it
             return file.getvalue()
         return _npy_bytes(np.asarray(image))
+
+
+def _deep_values(raster: Raster) -> Array | None:
+    """The values of an image of more than 8 bits; None of others, and of floats in 0..1, which are levels."""
+    values = raster.values
+    if values is None or values.dtype.name not in ("uint16", "float32"):
+        return None
+    return None if as_levels(values).dtype == np.uint8 else values
 
 
 def _file_of(picture: Image.Image) -> bytes | None:

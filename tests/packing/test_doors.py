@@ -376,9 +376,8 @@ def test_pil_images_are_counted_and_keep_their_profiles(tmp_path: Path) -> None:
     colors = Image.fromarray(WIDE)
     colors.info["icc_profile"] = profile
     deep = Image.fromarray(DEEP)
-    report = gpuload.pack(
-        [{"image": colors}, {"image": deep}], tmp_path, workers=1, progress=False, shuffle=False, lossless=True
-    )
+    images = [{"image": colors}, {"image": deep}]
+    report = gpuload.pack(images, tmp_path, mode="RGB", workers=1, progress=False, shuffle=False, lossless=True)
     assert any(note.startswith("16 bits → 8: 1;") for note in report.notes)
     first, second = (Image.open(io.BytesIO(row["image"])) for row in rows_of(tmp_path / "train"))
     assert first.info["icc_profile"] == profile and "icc_profile" not in second.info

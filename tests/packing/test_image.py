@@ -82,7 +82,7 @@ def test_image_is_kept_or_re_encoded(name: str) -> None:
         (encode(GRAY, "PNG"), "I;16", "is of mode L, which is not converted to I;16"),
         (encode(SIXTEEN, "PNG"), "RGBA", "has 1 band of uint16, which are not converted to RGBA"),
         (encode(COLOR, "PNG"), "uint16x4", "is of mode RGB, which is not converted to uint16x4"),
-        (np.zeros((4, 5, 3), np.float64), "float32x3", r"is an array \(4, 5, 3\) of float64; .* must be \(height, width, 3\) of float32"),
+        (np.zeros((4, 5, 3), np.int32), "float32x3", r"is an array \(4, 5, 3\) of int32; .* must be \(height, width, 3\) of float32"),
         (np.zeros((4, 5, 3), np.uint8), "uint8x4", "is an array"),
         (np.zeros((4, 5, 3), np.uint8), "uint8x2", "is an array"),
         (np.zeros((4, 5), np.int16), "I;16", "is an array"),

@@ -1,0 +1,184 @@
+"""The mode of a set that nobody asked for: it follows from the files, or the packer asks.
+
+A few images of each extension are looked at once, before the plan is made, and the mode is a part of the run's state.
+What the others hold is seen when they are packed: they are converted to this mode and counted, or rejected.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from shlex import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpuload.counted import counted
+from gpuload.disk import Manifest
+from gpuload.errors import SourceError
+from gpuload.fields.arrow_arrays import array_of
+from gpuload.fields.images import Pixels
+from gpuload.fields.rows import numbers_of
+from gpuload.formats import Conversion
+from gpuload.formats.modes import FollowedMode, followed_mode
+from gpuload.packing.options import AUTO, ENCODED_MODES, PackOptions
+from gpuload.packing.workers import Workers
+from gpuload.sources.listing import NAME, Listing, addresses
+from gpuload.sources.source import Source
+from gpuload.types import I64
+
+_LOOKED_AT = 16  # images of an extension
+_EXTENSIONS = 8  # the most frequent ones
+_EXTENSION = r"\.(?P<end>[0-9A-Za-z]{1,6})$"
+_MOST_COLORS = 4  # bands that may be colours, with transparency
+_WITH_ALPHA = (2, 4)
+
+_Task = tuple[Source, str, Conversion, int]
+_Seen = dict[FollowedMode, list[int]]  # the rows with such images
+
+
+def mode_of_set(
+    source: Source,
+    listing: Listing,
+    options: PackOptions,
+    base: Mapping[str, Manifest],
+) -> tuple[str, list[str]]:
+    """The mode of a run, and a sentence on it for the user where it is not RGB because of the files.
+
+    Args:
+        source: Of the run.
+        listing: Its samples.
+        options: Of the run, perhaps without a mode.
+        base: The manifest of each split of the set that is extended.
+
+    Raises:
+        SourceError: images that are looked at have different modes; the message holds the options that decide.
+    """
+    if options.mode != AUTO:
+        return options.mode, []
+    for manifest in base.values():
+        return manifest.pixels.mode, []
+    is_answered = options.encode == "jpeg" or options.conversion.scales
+    if is_answered or options.depth is not None or not len(listing):
+        return "RGB", []
+    seen = _look(source, listing, options)
+    if not seen:
+        return "RGB", []
+    if len(seen) > 1:
+        raise SourceError(_question(seen, listing))
+    (found,) = seen
+    return found.mode, [] if found.mode == "RGB" else [_note(found)]
+
+
+def with_mode(options: PackOptions, mode: str) -> PackOptions:
+    """The options with the mode that follows from the files; unchanged where a mode was asked for.
+
+    Images that no JPEG or PNG holds are stored as pixels then, so that settings of such files have no part in it.
+
+    Args:
+        options: Of the run.
+        mode: As the files have it, such as "I;16".
+    """
+    if options.mode != AUTO:
+        return options
+    if options.encode != "keep" or mode in ENCODED_MODES:
+        return replace(options, mode=mode)
+    return replace(
+        options, mode=mode, encode="raw", lossless=False, png="keep", keep=()
+    )
+
+
+def _look(source: Source, listing: Listing, options: PackOptions) -> _Seen:
+    """The rows of some images by their modes, without those whose mode cannot be told: packing says why."""
+    rows = _rows_of_extensions(listing)
+    places = addresses(listing.samples).take(array_of(rows)).to_pylist()
+    tasks: list[_Task] = [
+        (source, place, options.conversion, options.max_pixels) for place in places
+    ]
+    row_of = dict(zip(places, rows.tolist(), strict=True))
+    seen = _Seen()
+    count = min(options.worker_count, len(tasks))
+    need_main = type(source).__module__ == "__main__"
+    with Workers[_Task, FollowedMode | None](count, look, need_main) as workers:
+        # An image that kills its worker is rejected when it is packed.
+        results = workers.run(tasks, died=lambda task, _: (task[0], "", *task[2:]))
+        for task, found in results:
+            if found is not None:
+                seen.setdefault(found, []).append(row_of[task[1]])
+    return {found: sorted(seen[found]) for found in sorted(seen)}
+
+
+def look(task: _Task) -> FollowedMode | None:
+    """The mode of one image, which a worker reads; None where it cannot be told."""
+    source, place, conversion, max_pixels = task
+    if not place:
+        return None
+    source.expect([place])
+    try:
+        return followed_mode(source.read(place), conversion, max_pixels)
+    except Exception:  # Pillow's many parsers may raise anything
+        return None
+
+
+def _rows_of_extensions(listing: Listing) -> I64:
+    """Rows in equal distances among those of each frequent extension, in order."""
+    names = listing.samples.column(NAME)
+    ends = pc.struct_field(pc.extract_regex(names, _EXTENSION), "end")
+    lower = pc.fill_null(pc.ascii_lower(ends), "")
+    coded = pa.chunked_array(lower).combine_chunks().dictionary_encode()
+    codes = numbers_of(coded.indices)
+    frequent = np.argsort(-np.bincount(codes), kind="stable")[:_EXTENSIONS]
+    chosen = list[I64]()
+    for code in frequent:
+        rows = np.flatnonzero(codes == code)
+        steps = np.linspace(0, len(rows) - 1, _LOOKED_AT).astype(np.int64)
+        chosen.append(rows[np.unique(steps)])
+    return np.sort(np.concatenate(chosen))
+
+
+def _note(found: FollowedMode) -> str:
+    pixels = Pixels.of_mode(found.mode)
+    stored = "" if found.mode in ENCODED_MODES else ", stored as pixels"
+    note = (
+        f"the set has mode {found.mode} ({pixels.in_words}){stored}, as 8-bit colours hold less than its images: "
+        f"{_for_8_bits([found])}"
+    )
+    if found.is_inverted:
+        note += "; small values are bright (MONOCHROME1), and stay as they are"
+    return note
+
+
+def _for_8_bits(found: Sequence[FollowedMode]) -> str:
+    """The options that make 8-bit colours of images of these modes."""
+    kinds = [Pixels.of_mode(of_images.mode) for of_images in found]
+    most = max(pixels.channels for pixels in kinds)
+    options = "--mode RGB"
+    if most > _MOST_COLORS:
+        options += " --bands 3,2,1"
+    elif most in _WITH_ALPHA:
+        options += " --alpha drop"
+    has_range = all(pixels.dtype != "float32" for pixels in kinds)
+    is_deep = any(pixels.dtype != "uint8" for pixels in kinds)
+    if not has_range or (is_deep and most > _MOST_COLORS):
+        options += " --scale LOW:HIGH"
+    return f"{options} makes 8-bit colours of them"
+
+
+def _question(seen: _Seen, listing: Listing) -> str:
+    """What the packer asks where images have different modes."""
+    names = listing.samples.column(NAME)
+    looked_at = sum(map(len, seen.values()))
+    kinds = list[str]()
+    answers = list[str]()
+    for found, rows in seen.items():
+        bright = ", small values bright" if found.is_inverted else ""
+        example = names[rows[0]].as_py()
+        kinds.append(f"{len(rows):,} of mode {found.mode}{bright}, such as {example!r}")
+        raw = "" if found.mode in ENCODED_MODES else " --encode raw"
+        answer = f"--mode {quote(found.mode)}{raw} keeps values as they are, and rejects images that it does not hold"
+        if found.mode != "RGB" and answer not in answers:
+            answers.append(answer)
+    options = "; ".join([*answers, _for_8_bits([*seen])])
+    return (
+        f"a set has one mode, and of {counted(looked_at, 'image')} that the packer looked at are {'; '.join(kinds)}. "
+        f"Pack them apart, or say what they become: {options}"
+    )
