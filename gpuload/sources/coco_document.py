@@ -131,7 +131,9 @@ class CocoDocument:
     def _classes_in(self, entries: Sequence[Entry]) -> list[int]:
         """The classes of a whole image."""
         numbers = {
-            int(entry["category_id"]) for entry in entries if "category_id" in entry
+            int(entry["category_id"])
+            for entry in entries
+            if "category_id" in entry and "caption" not in entry
         }
         if unknown := numbers - set(self._names_of):
             raise SourceError(

@@ -1,8 +1,10 @@
-"""Annotation tools that write JSON: LabelMe, VIA, Datumaro, FiftyOne, Ultralytics' NDJSON, CrowdHuman."""
+"""Annotation tools that write JSON: LabelMe, VIA, Datumaro, FiftyOne, Ultralytics' NDJSON, Create ML, BDD100K,
+CrowdHuman."""
 
 import base64
 import io
 import posixpath
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +12,8 @@ import numpy as np
 from PIL import Image
 
 from gpuload.errors import SourceError, some_of
-from gpuload.fields.instances import box_of_runs
+from gpuload.fields.instances import box_of_runs, outline_of
+from gpuload.headers.npy import read_array
 from gpuload.pictures import reason_of
 from gpuload.sources.drawn import (
     AttributeOptions,
@@ -23,6 +26,7 @@ from gpuload.sources.drawn_regions import attribute_of, via_shape
 from gpuload.sources.files import Findings, Ref
 from gpuload.sources.listing import word_of_split, words_of_splits
 from gpuload.sources.shapes import (
+    Corners,
     Shape,
     box_of,
     centered_box,
@@ -184,28 +188,33 @@ class FiftyOneSource(DrawnSource):
         if names:
             add_classes(findings, self.title, names)
         for image, value in document["labels"].items():
-            if not isinstance(value, list):
-                labels = [] if value is None else [_named(value, names)]
-                if labels or not _has_whole_labels(document["labels"]):
-                    yield Drawing(image, (), (0, 0), (*labels,))
-                continue
+            entries = value if isinstance(value, list) else [value]
             shapes = [
                 box_of(_named(entry["label"], names), *entry["bounding_box"])
-                for entry in value
+                for entry in entries
+                if isinstance(entry, dict)
             ]
-            yield Drawing(image, shapes, in_shares=True)
+            labels = [
+                _named(entry, names)
+                for entry in entries
+                if not (entry is None or isinstance(entry, dict))
+            ]
+            if value is not None or not _has_whole_labels(document["labels"]):
+                yield Drawing(image, shapes, labels=(*labels,), in_shares=True)
 
     def _samples(
         self, samples: Sequence[Entry], findings: Findings
     ) -> Iterator[Drawing]:
         field = self.options.attribute or self._field_of_labels(samples)
+        self._check_field(field, samples)
         for sample in samples:
             value = sample.get(field) or {}
+            size = _size_in(sample.get("metadata") or {})
             splits = list(filter(words_of_splits, sample.get("tags") or ()))
             yield Drawing(
                 sample["filepath"],
-                areas(_fiftyone_shapes(value), findings),
-                _size_in(sample.get("metadata") or {}),
+                areas(_fiftyone_shapes(value, size), findings),
+                size,
                 _fiftyone_classes(value),
                 splits[0] if len(splits) == 1 else "",
                 in_shares=True,
@@ -217,17 +226,48 @@ class FiftyOneSource(DrawnSource):
         Raises:
             SourceError: several do.
         """
-        kinds = ("Detections", "Polylines", "Classification", "Classifications")
         fields = set[str]()
+        others = set[str]()
         for sample in samples:
             for name, value in sample.items():
-                if isinstance(value, dict) and value.get("_cls") in kinds:
+                if not isinstance(value, dict):
+                    continue
+                if value.get("_cls") in _FIFTYONE_LABELS:
                     fields.add(name)
+                elif value.get("_cls") in _FIFTYONE_OTHERS:
+                    others.add(name)
         if len(fields) > 1:
             raise SourceError(
                 f"{self.title}: its samples have the fields {some_of(sorted(fields))}. Give --option attribute=NAME"
             )
-        return next(iter(fields), "")
+        return next(iter(fields or sorted(others)), "")
+
+    def _check_field(self, field: str, samples: Sequence[Entry]) -> None:
+        """Raises SourceError if no sample has labels in a field, or these are of a kind that is not read."""
+        kinds = {
+            value.get("_cls")
+            for value in (sample.get(field) for sample in samples)
+            if isinstance(value, dict)
+        }
+        unread = sorted(map(str, kinds - {*_FIFTYONE_LABELS}))
+        if not kinds:
+            named = f"the field {field!r}" if field else "any field"
+            raise SourceError(
+                f"{self.title}: none of its samples has labels in {named}. Give --option attribute=NAME, or "
+                "--no-labels for the images alone"
+            )
+        if unread:
+            raise SourceError(
+                f"{self.title}: its field {field!r} holds {some_of(unread)}, which is not read from samples.json. "
+                "Export masks as fiftyone.types.ImageSegmentationDirectory, give others to gpuload.pack() from a "
+                "program, or give --no-labels for the images alone"
+            )
+
+
+# Labels of samples that are read, and those that are not.
+_FIFTYONE_LABELS = ("Detections", "Polylines", "Classification", "Classifications")
+_FIFTYONE_OTHERS = ("Segmentation", "Keypoints", "Heatmap", "Detection", "Polyline")
+_MOST_OF_A_MASK = 1 << 28  # bytes of a mask of an object, decompressed
 
 
 def _size_in(entry: Entry) -> WidthHeight:
@@ -236,9 +276,12 @@ def _size_in(entry: Entry) -> WidthHeight:
 
 
 def _has_whole_labels(labels: Mapping[str, Any]) -> bool:
-    return any(
-        value is not None and not isinstance(value, list) for value in labels.values()
+    entries = (
+        entry
+        for value in labels.values()
+        for entry in (value if isinstance(value, list) else [value])
     )
+    return any(not (entry is None or isinstance(entry, dict)) for entry in entries)
 
 
 def _named(label: Any, names: Sequence[str]) -> str:
@@ -251,16 +294,49 @@ def _fiftyone_classes(value: Entry) -> tuple[str, ...]:
     return tuple(str(entry["label"]) for entry in entries)
 
 
-def _fiftyone_shapes(value: Entry) -> Iterator[Shape | str]:
-    """What is drawn on an image; lines that are neither closed nor filled have no area."""
+def _fiftyone_shapes(value: Entry, size: WidthHeight) -> Iterator[Shape | str]:
+    """What is drawn on an image; lines that are neither closed nor filled have no area.
+
+    Args:
+        value: The labels of a sample.
+        size: (width, height) of the image; (0, 0) where it is unknown.
+    """
     for entry in value.get("detections") or ():
-        yield box_of(str(entry["label"]), *entry["bounding_box"])
+        shape = box_of(str(entry["label"]), *entry["bounding_box"])
+        mask = entry.get("mask")
+        if isinstance(mask, dict) and 0 not in size:
+            shape = shape._replace(outline=_fiftyone_mask(mask, shape.corners, size))
+        yield shape
     for entry in value.get("polylines") or ():
         if entry.get("closed") or entry.get("filled"):
             label = str(entry["label"])
             yield joined([polygon(label, part) for part in entry["points"]])
         else:
             yield "polyline"
+
+
+def _fiftyone_mask(mask: Entry, corners: Corners, size: WidthHeight) -> Any:
+    """The runs of an object's mask, which is stretched over its box.
+
+    Args:
+        mask: An `.npy` of its own pixels, compressed by zlib, in Base64.
+        corners: Of its box, in shares of the image.
+        size: (width, height) of the image.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    packed = base64.b64decode(mask["$binary"]["base64"])
+    pixels = read_array(zlib.decompressobj().decompress(packed, _MOST_OF_A_MASK))
+    width, height = size
+    x0 = round(corners[0] * width)
+    y0 = round(corners[1] * height)
+    x1 = round(corners[2] * width)
+    y1 = round(corners[3] * height)
+    part = Image.fromarray((pixels != 0).astype(np.uint8))
+    if part.size != (x1 - x0, y1 - y0):
+        part = part.resize((x1 - x0, y1 - y0), Image.Resampling.NEAREST)
+    return outline_of(part_of_mask(np.asarray(part), x0, y0, size))
 
 
 class NdjsonSource(DrawnSource):
@@ -307,6 +383,56 @@ def _ndjson_shape(
         return flat_polygon(label, row[1:])
     box = centered_box(label, *row[1:5])
     return box._replace(points=keypoints_of(row[5:], width))
+
+
+class CreateMlSource(DrawnSource):
+    """The JSON of Apple's Create ML, as Roboflow and supervision export it: boxes by their centres, or classes."""
+
+    kind = "createml"
+    form = "Create ML's JSON"
+
+    def drawings_in(self, file: Ref, findings: Findings) -> Iterator[Drawing]:
+        for entry in self.document(file):
+            shapes = list[Shape]()
+            labels = list[str]()
+            for annotation in entry["annotations"]:
+                label = str(annotation["label"])
+                box = annotation.get("coordinates")
+                if box is None:
+                    labels.append(label)
+                    continue
+                sides = (box["width"], box["height"])
+                shapes.append(centered_box(label, box["x"], box["y"], *sides))
+            yield Drawing(entry["image"], shapes, labels=(*labels,))
+
+
+class BddSource(DrawnSource):
+    """The JSON of BDD100K and Scalabel: boxes and polygons; lines have no area."""
+
+    kind = "bdd"
+    form = "BDD100K's JSON"
+
+    def drawings_in(self, file: Ref, findings: Findings) -> Iterator[Drawing]:
+        document = self.document(file)
+        frames = document["frames"] if isinstance(document, dict) else document
+        split = word_of_split(posixpath.basename(file.name))
+        for frame in frames:
+            drawn = map(_bdd_shape, frame.get("labels") or ())
+            yield Drawing(frame["name"], areas(drawn, findings), split=split)
+
+
+def _bdd_shape(entry: Entry) -> Shape | str:
+    label = str(entry["category"])
+    is_crowd = bool((entry.get("attributes") or {}).get("crowd"))
+    box = entry.get("box2d")
+    parts = entry.get("poly2d") or ()
+    if all(part.get("closed") for part in parts) and parts:
+        shape = joined([polygon(label, part["vertices"]) for part in parts])
+    elif box:
+        shape = Shape(label, (box["x1"], box["y1"], box["x2"], box["y2"]))
+    else:
+        return "poly2d" if parts else "label"
+    return shape._replace(crowd=is_crowd)
 
 
 class CrowdHumanSource(DrawnSource):

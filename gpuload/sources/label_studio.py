@@ -4,11 +4,15 @@ import csv
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from gpuload.errors import SourceError, some_of
+from gpuload.fields.instances import box_of_runs, outline_of
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.drawn import AttributeOptions, Drawing, DrawnSource, areas
 from gpuload.sources.files import Findings, Ref, extension_of
-from gpuload.sources.shapes import Shape, ellipse, polygon, turned_box
+from gpuload.sources.shapes import Shape, blank_mask, ellipse, polygon, turned_box
+from gpuload.types import U8
 
 Entry = Mapping[str, Any]
 
@@ -25,12 +29,13 @@ _ABOUT_TASK = frozenset(
         "agreement",
     )
 )
-_SHAPES = ("rectanglelabels", "polygonlabels", "ellipselabels", "labels")
+_SHAPES = ("rectanglelabels", "polygonlabels", "ellipselabels", "brushlabels", "labels")
+_OPAQUE = 128  # of the alpha of a brush, from which on a pixel belongs to the object
 
 
 class LabelStudioSource(DrawnSource):
-    """The exports "JSON", "JSON-MIN", "CSV" and "TSV" of Label Studio: rectangles, turned ones too, ellipses, polygons
-    and choices.
+    """The exports "JSON", "JSON-MIN", "CSV" and "TSV" of Label Studio: rectangles, turned ones too, ellipses, polygons,
+    masks of brushes, and choices.
 
     Of several annotations of an image in "JSON" the last one that was not cancelled counts. The other exports do not
     say which of their columns hold choices: it is the only one with texts besides the image, or the one that the option
@@ -174,6 +179,9 @@ def _shape(value: Entry, width: int, height: int) -> Shape | str:
     if names is None:
         return next((key for key in value if key.endswith("labels")), "shape")
     label = str(names[0])
+    if "rle" in value:
+        outline = outline_of(brush_mask(value["rle"], width, height))
+        return Shape(label, box_of_runs(outline), outline)
     degrees = float(value.get("rotation") or 0)
     if "points" in value:
         points = [(x * width / 100, y * height / 100) for x, y in value["points"]]
@@ -186,3 +194,63 @@ def _shape(value: Entry, width: int, height: int) -> Shape | str:
     right = x + value["width"] * width / 100
     bottom = y + value["height"] * height / 100
     return turned_box(label, (x, y, right, bottom), degrees, (x, y))
+
+
+class _Bits:
+    """Numbers that lie one after the other as bits, the highest first."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._place = 0
+
+    def take(self, count: int) -> int:
+        """The next number of so many bits.
+
+        Raises:
+            ValueError: there are fewer.
+        """
+        end = self._place + count
+        if end > 8 * len(self._data):
+            raise ValueError("the runs of a brush end early")
+        piece = self._data[self._place // 8 : (end + 7) // 8]
+        self._place = end
+        return int.from_bytes(piece, "big") >> -end % 8 & (1 << count) - 1
+
+
+def brush_mask(runs: Sequence[int], width: int, height: int) -> U8:
+    """The pixels (height, width) of a brush: 1 where it painted, else 0.
+
+    The tool packs the four channels of an image as bits, by the library rle-pack: the number of values, the bits of
+    each, four sizes of lengths, then runs of one value and of single ones.
+
+    Args:
+        runs: Bytes.
+        width: Of the image, in pixels.
+        height: Of the image, in pixels.
+
+    Raises:
+        ValueError: they are damaged, or of another image.
+    """
+    mask = blank_mask(height, width)
+    bits = _Bits(bytes(runs))
+    count = bits.take(32)
+    value_bits = bits.take(5) + 1
+    length_bits = [bits.take(4) + 1 for _ in range(4)]
+    if count != 4 * mask.size or value_bits != 8:
+        raise ValueError(
+            f"a brush of {count:,} values on an image of {width} x {height}"
+        )
+    values = np.zeros(count, np.uint8)
+    start = 0
+    while start < count:
+        is_run = bits.take(1)
+        end = start + 1 + bits.take(length_bits[bits.take(2)])
+        if end > count:
+            raise ValueError("the runs of a brush leave its image")
+        if is_run:
+            values[start:end] = bits.take(8)
+        else:
+            values[start:end] = [bits.take(8) for _ in range(start, end)]
+        start = end
+    alpha = values.reshape(height, width, 4)[:, :, 3]
+    return (alpha >= _OPAQUE).astype(np.uint8)

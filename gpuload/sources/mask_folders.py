@@ -94,6 +94,7 @@ LAYOUTS = (
     MaskLayout("images and masks", "images/**/*", "masks/**/*", ("images", "masks")),
     MaskLayout("CamVid of fast.ai", "images/*", "labels/*_P", ("images", "labels")),
     MaskLayout("images and labels", "images/**/*", "labels/**/*", ("images", "labels")),
+    MaskLayout("FiftyOne", "data/**/*", "labels/**/*", ("data", "labels")),
 )
 
 

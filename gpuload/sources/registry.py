@@ -69,6 +69,8 @@ BUILT_IN = {
     "datumaro": "gpuload.sources.drawn_json:DatumaroSource",
     "fiftyone": "gpuload.sources.drawn_json:FiftyOneSource",
     "ndjson": "gpuload.sources.drawn_json:NdjsonSource",
+    "createml": "gpuload.sources.drawn_json:CreateMlSource",
+    "bdd": "gpuload.sources.drawn_json:BddSource",
     "crowdhuman": "gpuload.sources.drawn_json:CrowdHumanSource",
     "kitti": "gpuload.sources.drawn_text:KittiSource",
     "visdrone": "gpuload.sources.drawn_text:VisDroneSource",

@@ -45,6 +45,8 @@ KINDS = {
     "datumaro": AnnotationKind("Datumaro's JSON", "datumaro", tells=True),
     "fiftyone": AnnotationKind("FiftyOne's JSON", "fiftyone", tells=True),
     "ndjson": AnnotationKind("Ultralytics' NDJSON", "ndjson", tells=True),
+    "createml": AnnotationKind("Create ML's JSON", "createml", tells=True),
+    "bdd": AnnotationKind("BDD100K's JSON", "bdd", tells=True),
     "crowdhuman": AnnotationKind("CrowdHuman's boxes", "crowdhuman", tells=True),
     "voc": AnnotationKind("Pascal VOC's XML", "voc"),
     "cvat": AnnotationKind("CVAT's XML", "cvat", tells=True),
@@ -96,8 +98,15 @@ _JSON_KEYS = (
     ("datumaro", ("dm_format_version", "items")),
     ("datumaro", ("categories", "items", "annotations", "label_id")),
     ("fiftyone", ("samples", "filepath", "_cls")),
+    ("createml", ("image", "annotations", "coordinates", "label")),
+    ("bdd", ("name", "labels", "category", "box2d")),
+    ("bdd", ("name", "labels", "category", "poly2d")),
 )
 _FIFTYONE = re.compile(r'\{\s*"classes":\s*(null|\[[^\]]*\]),\s*"labels":\s*\{')
+# Create ML's JSON, of which the first image may have no object.
+_CREATE_ML = re.compile(
+    r'\[\s*\{\s*"image":\s*"[^"]+",\s*"annotations":\s*\[\s*(\]|\{\s*"label":)'
+)
 _WORDS = 200  # in JSON that are looked up
 _KITTI = re.compile(r"[A-Za-z_][\w-]*( -?[\d.]+(e-?\d+)?){14,15}")
 _VISDRONE = re.compile(r"-?\d+(,-?\d+){7},?")
@@ -294,6 +303,8 @@ def _kind_of_json(text: str, is_partner: bool) -> str:
             return kind
     if _FIFTYONE.match(text):
         return "fiftyone"
+    if _CREATE_ML.match(text):
+        return "createml"
     return "json" if is_partner or _image_name().search(text) else ""
 
 

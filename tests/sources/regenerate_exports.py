@@ -113,6 +113,8 @@ def supervision(root: Path) -> None:
         part.as_coco(images_directory_path=str(out / "images"), annotations_path=str(out / "annotations.json"))
         out = root / "yolo splits" / split
         part.as_yolo(str(out / "images"), str(out / "labels"), str(out.parent / "data.yaml"))
+    whole.as_createml(str(root / "createml" / "images"), str(root / "createml" / "annotations.json"))
+    whole.as_labelme(str(root / "labelme" / "images"), str(root / "labelme" / "annotations"))
     named = {str(path): sv.Classifications(class_id=np.array([CLASSES.index(WHOLE[path.stem])])) for path in images[:3]}
     classes = sv.ClassificationDataset(classes=list(CLASSES), images=list(named), annotations=named)
     classes.as_folder_structure(str(root / "class folders"))
@@ -137,7 +139,10 @@ def globox(root: Path) -> None:
     every.save_coco(root / "coco numbered" / "coco.json", label_to_id=numbers, imageid_to_id=images_to_ids)
     write_images(root / "voc" / "images")
     every.save_pascal_voc(root / "voc" / "annotations")
-    for form, save in (("darknet", every.save_yolo_darknet), ("yolo 5", every.save_yolo_v5)):
+    write_images(root / "xml" / "images")
+    every.save_xml(root / "xml" / "annotations")
+    yolo = (("darknet", every.save_yolo_darknet), ("yolo 5", every.save_yolo_v5), ("yolo 7", every.save_yolo_v7))
+    for form, save in yolo:
         write_images(root / form / "images")
         save(root / form / "labels", label_to_id=numbers)
     write_images(root / "labelme")
@@ -174,6 +179,10 @@ def sahi(root: Path) -> None:
         coco.add_image(image)
     save_json(coco.json, str(root / "coco" / "coco.json"))
     coco.export_as_yolo(str(root / "yolo"), train_split_rate=0.5, numpy_seed=0, disable_symlink=True)
+    write_images(root / "coco splits" / "images")
+    parts = coco.split_coco_as_train_val(train_split_rate=0.5, numpy_seed=0)
+    for split in ("train", "val"):
+        save_json(parts[f"{split}_coco"].json, str(root / "coco splits" / f"{split}.json"))
 
 
 LABEL_STUDIO = (
@@ -191,6 +200,11 @@ def label_studio_task(name: str, kind: str) -> dict[str, Any]:
         if kind == "polygonlabels":
             points = zip(thing.polygon[0::2], thing.polygon[1::2], strict=True)
             value: dict[str, Any] = {"points": [[100 * x / width, 100 * y / height] for x, y in points], "closed": True}
+        elif kind == "brushlabels":
+            from label_studio_sdk.converter.brush import mask2rle
+
+            mask = mask_of(name, thing.polygon).astype(np.uint8) * 255
+            value = {"format": "rle", "rle": [int(byte) for byte in mask2rle(mask)]}
         else:
             value = {
                 "x": 100 * x0 / width,
@@ -214,6 +228,7 @@ def label_studio(root: Path) -> None:
     from label_studio_sdk.converter import Converter
 
     kinds = {
+        "masks": ("BrushLabels", "Label", "brushlabels"),
         "boxes": ("RectangleLabels", "Label", "rectanglelabels"),
         "polygons": ("PolygonLabels", "Label", "polygonlabels"),
         "classes": ("Choices", "Choice", "choices"),
@@ -224,7 +239,7 @@ def label_studio(root: Path) -> None:
         tasks = root.parent / f"{title}.json"
         tasks.write_text(json.dumps([label_studio_task(name, kind) for name in "abcd"]))
         forms = ["JSON", "JSON_MIN", "CSV", "TSV"]
-        if title != "classes":
+        if title in ("boxes", "polygons"):
             forms += ["COCO", "YOLO"]
         if title == "boxes":
             forms += ["VOC", "YOLO_OBB"]
@@ -265,6 +280,7 @@ def labelformat(root: Path) -> None:
     formats.CVATObjectDetectionOutput(out("cvat") / "annotations.xml").save(boxes)
     formats.LightlyObjectDetectionOutput(out("lightly") / "predictions" / "task").save(boxes)
     formats.RTDETRObjectDetectionOutput(out("rtdetr") / "coco.json").save(boxes)
+    formats.RTDETRv2ObjectDetectionOutput(out("rtdetr 2") / "coco.json").save(boxes)
     for number in (5, 6, 7, 8, 9, 10, 11, 12, 26):
         form = getattr(formats, f"YOLOv{number}ObjectDetectionOutput")
         form(out(f"yolo {number}") / "data.yaml", "train").save(boxes)
@@ -293,9 +309,14 @@ def pylabel(root: Path) -> None:
             cat_id_index=first,
         )
 
+    data = importer.ImportCoco(str(folder / "coco.json"), path_to_images="", name="animals")
+    data.df["split"] = data.df["img_filename"].map(lambda name: SPLITS[name[0]])
+    labels = str(root / "yolo splits" / "labels")
+    data.export.ExportToYoloV5(labels, yaml_file="dataset.yaml", copy_images=True, use_splits=True, cat_id_index=0)
+
 
 def datumaro(root: Path) -> None:
-    from datumaro.components.annotation import Bbox, Label, Mask, Polygon, RotatedBbox
+    from datumaro.components.annotation import Bbox, Caption, Label, Mask, Polygon, RotatedBbox
     from datumaro.components.dataset import Dataset
     from datumaro.components.dataset_base import DatasetItem
     from datumaro.components.media import Image as Media
@@ -305,6 +326,8 @@ def datumaro(root: Path) -> None:
     def annotations(name: str, kind: str) -> list[Any]:
         if kind == "classes":
             return [Label(CLASSES.index(WHOLE[name]))] if name in WHOLE else []
+        if kind == "captions":
+            return [Caption(f"a picture {name}")]
         found = list[Any]()
         for group, thing in enumerate(OBJECTS[name], 1):
             label = CLASSES.index(thing.label)
@@ -339,7 +362,18 @@ def datumaro(root: Path) -> None:
     for form in ("coco_instances", "datumaro", "cvat", "label_me"):
         data_set("polygons", single).export(str(root / f"{form} polygons"), form, save_media=True)
     data_set("turned", single).export(str(root / "dota turned"), "dota", save_media=True)
-    for form in ("coco_panoptic", "coco_instances", "datumaro", "voc_segmentation", "camvid", "cityscapes", "kitti"):
+    data_set("captions", SPLITS).export(str(root / "coco_captions captions"), "coco_captions", save_media=True)
+    data_set("polygons", SPLITS).export(str(root / "coco splits polygons"), "coco", save_media=True)
+    for form in (
+        "coco_panoptic",
+        "coco_stuff",
+        "coco_instances",
+        "datumaro",
+        "voc_segmentation",
+        "camvid",
+        "cityscapes",
+        "kitti",
+    ):
         data_set("masks", single).export(str(root / f"{form} masks"), form, save_media=True)
     for form in (
         "imagenet",
@@ -403,6 +437,12 @@ def fiftyone(root: Path) -> None:
     import fiftyone as fo
     import fiftyone.types as forms
 
+    def masked(thing: Any, name: str) -> Any:
+        """An object with the mask of its box."""
+        (width, height), (x0, y0, x1, y1) = SIZES[name], thing.box
+        box = [x0 / width, y0 / height, (x1 - x0) / width, (y1 - y0) / height]
+        return fo.Detection(label=thing.label, bounding_box=box, mask=mask_of(name, thing.polygon)[y0:y1, x0:x1])
+
     def data_set(kind: str) -> Any:
         found = fo.Dataset()
         found.default_classes = list(CLASSES)
@@ -422,6 +462,17 @@ def fiftyone(root: Path) -> None:
                     for one, points in zip(OBJECTS[path.stem], shares, strict=True)
                 ]
                 sample["truth"] = fo.Polylines(polylines=lines)
+            elif kind == "several":
+                names = sorted({thing.label for thing in OBJECTS[path.stem]})
+                labels = [fo.Classification(label=label) for label in names]
+                sample["truth"] = fo.Classifications(classifications=labels)
+            elif kind == "segments":
+                pixels = np.zeros((height, width), np.uint8)
+                for thing in OBJECTS[path.stem]:
+                    pixels[mask_of(path.stem, thing.polygon)] = CLASSES.index(thing.label) + 1
+                sample["truth"] = fo.Segmentation(mask=pixels)
+            elif kind == "masks":
+                sample["truth"] = fo.Detections(detections=[masked(one, path.stem) for one in OBJECTS[path.stem]])
             else:
                 sides = [
                     [one.box[0] / width, one.box[1] / height, (one.box[2] - one.box[0]) / width, (one.box[3] - one.box[1]) / height]
@@ -436,13 +487,16 @@ def fiftyone(root: Path) -> None:
         return found
 
     boxes = ("COCODetectionDataset", "VOCDetectionDataset", "KITTIDetectionDataset", "YOLOv4Dataset", "YOLOv5Dataset",
-             "CVATImageDataset", "FiftyOneImageDetectionDataset",
+             "CVATImageDataset", "FiftyOneImageDetectionDataset", "BDDDataset", "LegacyFiftyOneDataset",
              "FiftyOneDataset", "CSVDataset")  # fmt: skip
     classes = ("ImageClassificationDirectoryTree", "FiftyOneImageClassificationDataset", "FiftyOneDataset")
     for kind, names in (
         ("boxes", boxes),
         ("classes", classes),
-        ("polygons", ("COCODetectionDataset", "FiftyOneDataset")),
+        ("polygons", ("COCODetectionDataset", "FiftyOneDataset", "BDDDataset", "YOLOv5Dataset", "CVATImageDataset")),
+        ("masks", ("COCODetectionDataset", "FiftyOneDataset")),
+        ("several", ("FiftyOneImageClassificationDataset", "FiftyOneDataset")),
+        ("segments", ("ImageSegmentationDirectory", "FiftyOneDataset")),
     ):
         for name in names:
             source = data_set(kind)

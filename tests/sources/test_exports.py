@@ -139,6 +139,12 @@ DRAWN: dict[str, tuple[dict[str, bytes], list[str] | None]] = {
     "Label Studio COCO of local files": ({**at("images"), "result.json": tools.nearly_coco("label-studio")}, None),
     "COCO panoptic": ({**at("train2017"), "annotations/panoptic_train2017.json": tools.nearly_coco("panoptic")}, None),
     "CrowdHuman": ({**at("Images"), "annotation_train.odgt": tools.crowdhuman()}, None),
+    "Roboflow Create ML": (
+        {**at("train", "ab"), "train/_annotations.createml.json": tools.createml("ab"), **at("valid", "c"),
+         "valid/_annotations.createml.json": tools.createml("c"), "README.roboflow.txt": b"exported"}, TRAIN_VAL),
+    "BDD100K": (
+        {**at("images/100k/train", "ac"), "labels/det_20/det_train.json": tools.bdd("ac"), **at("images/100k/val", "b"),
+         "labels/det_20/det_val.json": tools.bdd("b")}, TRAIN_VAL),
 }  # fmt: skip
 # Images without an object are not in these tables.
 TABLES: dict[str, tuple[dict[str, bytes], list[str] | None]] = {

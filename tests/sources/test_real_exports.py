@@ -38,6 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "datumaro voc": NEGATIVES,
     "datumaro voc_detection": NEGATIVES,
     "datumaro voc_detection splits": NEGATIVES,
+    "fiftyone BDDDataset boxes": NEGATIVES,
     "fiftyone CVATImageDataset boxes": NEGATIVES,
     "fiftyone KITTIDetectionDataset boxes": NEGATIVES,
     "fiftyone VOCDetectionDataset boxes": NEGATIVES,
@@ -49,6 +50,7 @@ REFUSED = {
     "labelformat lightly": "'predictions/task/a.json', JSON about images",
     "pylabel yolo": "the texts use the classes 1 to 3, and 3 names are numbered from 0",  # PyLabel's own ones are wrong
     "fiftyone CSVDataset boxes": "'labels.csv', a table of images",  # of names alone
+    "fiftyone FiftyOneDataset segments": "its field 'truth' holds 'Segmentation', which is not read from samples.json",
     "datumaro kitti masks": "the folder 'image_2' does not look like a class",
     "datumaro voc_classification classes": "'ImageSets/Main/background_train.txt', a list of images",
     "datumaro imagenet_txt classes": "'train.txt', a list of images",
@@ -69,6 +71,7 @@ WITHOUT_D = {
     "datumaro coco_labels classes",
     "fiftyone FiftyOneImageClassificationDataset classes",
     "fiftyone ImageClassificationDirectoryTree classes",
+    "fiftyone FiftyOneImageClassificationDataset several",
 }
 
 # The splits of images where the tool has made some.
@@ -76,6 +79,8 @@ OWN_SPLITS = {
     "sahi yolo": {"a": "train", "b": "val", "c": "train", "d": "val"},
     "ultralytics autosplit": {"a": "val", "b": "val", "c": "train", "d": "train"},
     "fiftyone YOLOv5Dataset boxes": dict.fromkeys("abcd", "val"),
+    "fiftyone YOLOv5Dataset polygons": dict.fromkeys("abcd", "val"),
+    "sahi coco splits": {"a": "train", "b": "val", "c": "train", "d": "val"},
 }
 WITH_SPLITS = {
     "supervision coco splits", "supervision yolo splits", "ultralytics convert_coco",
@@ -84,7 +89,9 @@ WITH_SPLITS = {
     "datumaro open_images splits", "datumaro voc_detection splits", "datumaro yolo splits",
     "datumaro yolo_ultralytics splits", "datumaro imagenet_with_subset_dirs classes", "datumaro datumaro classes",
     "datumaro cvat classes", "datumaro coco_labels classes", "fiftyone FiftyOneDataset boxes",
-    "fiftyone FiftyOneDataset classes", "fiftyone FiftyOneDataset polygons",
+    "fiftyone FiftyOneDataset classes", "fiftyone FiftyOneDataset polygons", "fiftyone FiftyOneDataset masks",
+    "fiftyone FiftyOneDataset several", "fiftyone LegacyFiftyOneDataset boxes", "pylabel yolo splits",
+    "datumaro coco splits polygons", "datumaro coco_captions captions",
 }  # fmt: skip
 
 # Pixels by which supervision's polygons of masks end before the masks do.
@@ -141,6 +148,11 @@ def check_samples(tool: str, export: str, root: Path, options: dict[str, Any]) -
             check_boxes(row, image, names["boxes"], TOLERANCES.get(title, 0.02))
         elif "label" in row:
             assert class_name(listing.classes, row["label"]) == WHOLE[image]
+        elif "caption" in row:
+            assert row["caption"] == f"a picture {image}"
+        elif export.endswith("several"):
+            found = sorted(class_name(names["labels"], number) for number in row["labels"])
+            assert found == sorted({thing.label for thing in OBJECTS[image]})
         else:
             assert [class_name(names["labels"], number) for number in row["labels"]] == (
                 [WHOLE[image]] if image in WHOLE else []
@@ -157,7 +169,7 @@ def check_samples(tool: str, export: str, root: Path, options: dict[str, Any]) -
 def test_exports(make_folder: Folder, tool: str) -> None:
     for export, files in read_exports(tool).items():
         title = f"{tool} {export}"
-        if tool == "datumaro" and export in FOLDERS_OF_MASKS:
+        if export in FOLDERS_OF_MASKS or export.endswith("Directory segments"):
             continue
         root = make_folder(files)
         if title in REFUSED:
@@ -197,6 +209,16 @@ def test_folders_of_masks(make_folder: Folder, tmp_path: Path, export: str) -> N
     assert (numbers == 1).sum() == pytest.approx(1728, rel=0.08)  # the cat, before the bird
 
 
+def test_a_folder_of_masks_for_all_images(make_folder: Folder, tmp_path: Path) -> None:
+    packed(make_folder(read_exports("fiftyone")["ImageSegmentationDirectory segments"]), tmp_path / "out")
+    data = gpuload.Dataset(tmp_path / "out" / "train")
+    masks = {row["source"]: data[number]["mask"] for number, row in enumerate(rows_of(data.folder))}
+    assert sorted(masks) == ["data/a.jpg", "data/b.jpg", "data/c.jpg", "data/d.jpg"]
+    numbers = np.asarray(masks["data/b.jpg"])
+    assert np.unique(numbers).tolist() == [0, 1, 3]
+    assert (numbers == 1).sum() == pytest.approx(1728, rel=0.08)  # the cat, over the bird
+
+
 def test_the_tables_name_exports() -> None:
     titles = {f"{tool} {export}" for tool in TOOLS for export in read_exports(tool)}
     named = {*OPTIONS, *REFUSED, *WITHOUT_D, *OWN_SPLITS, *WITH_SPLITS, *TOLERANCES}
@@ -207,7 +229,7 @@ def test_the_tables_name_exports() -> None:
 PACKED = {
     "datumaro": "coco_instances masks",
     "fiftyone": "FiftyOneDataset polygons",
-    "label_studio": "CSV boxes",
+    "label_studio": "JSON masks",
     "ultralytics": "convert_ndjson_to_yolo",
 }
 

@@ -163,6 +163,31 @@ def crowdhuman() -> bytes:
     return lines(entries)
 
 
+def createml(names: str = "abc") -> bytes:
+    entries = []
+    for name in names:
+        boxes = []
+        for label, x0, y0, x1, y1 in BOXES[name]:
+            box = {"x": (x0 + x1) / 2, "y": (y0 + y1) / 2, "width": x1 - x0, "height": y1 - y0}
+            boxes.append({"label": label, "coordinates": box})
+        entries.append({"image": f"{name}.jpg", "annotations": boxes})
+    return document(entries)
+
+
+def bdd(names: str) -> bytes:
+    """As BDD100K's det_20, where an image without an object has no labels, and lanes are lines."""
+    lane = {"category": "lane/single white", "poly2d": [{"vertices": [[1, 1], [9, 9]], "types": "LL", "closed": False}]}
+    frames = []
+    for name in names:
+        labels: list[Any] = [lane]
+        for label, *corners in BOXES[name]:
+            box = dict(zip(("x1", "y1", "x2", "y2"), corners, strict=True))
+            labels.append({"id": "0", "attributes": {"occluded": False}, "category": label, "box2d": box})
+        frame = {"name": f"{name}.jpg", "attributes": {"weather": "clear"}, "timestamp": 10000}
+        frames.append({**frame, "labels": labels} if BOXES[name] else frame)
+    return document(frames)
+
+
 def kitti(name: str) -> bytes:
     rest = "-1.00 -1.00 -1.00 -1000.00 -1000.00 -1000.00 -10.00"
     rows = [f"{label} 0.00 0 -10.00 {x0}.00 {y0}.00 {x1}.00 {y1}.00 {rest}\n" for label, x0, y0, x1, y1 in BOXES[name]]
