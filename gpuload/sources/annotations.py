@@ -261,12 +261,15 @@ class NamedFiles:
         files: The container.
         title: Of the table or document, for messages.
         root: What messages call the container.
+
+    notes: on names that were found elsewhere.
     """
 
     def __init__(self, files: Files, title: str, root: object) -> None:
         self._files = files
         self._title = title
         self._root = root
+        self.notes = list[str]()
         self._stems: dict[
             str, dict[str, list[str]]
         ] = {}  # the images of each folder by their names without extension
@@ -305,12 +308,26 @@ class NamedFiles:
                 missing.append(str(name))
             else:
                 files.append(file)
+        if missing and not files and not complete:
+            files = self._relocated(missing)
+            missing = [] if files else missing
         if missing:
             fault = f"names {len(missing):,} of {len(names):,} files that are not in {self._root}: {some_of(missing)}"
             raise SourceError(
                 f"{self._title}: {fault}. Paths start at SOURCE and do not lead out of it: correct them"
             )
         return files
+
+    def _relocated(self, names: Sequence[str]) -> list[Ref]:
+        """The images that are called by other folders than those here; [] if they are not all there."""
+        from gpuload.sources.relocated import RelocatedImages
+
+        images = RelocatedImages(self._files, self._title, self._root).find_all(names)
+        if images:
+            self.notes.append(
+                f"images are found by the ends of their paths, such as {images[0].name!r} for {names[0]!r}"
+            )
+        return images
 
     def _images_called(self, name: str) -> list[str]:
         """The images with this name and any extension, sorted."""

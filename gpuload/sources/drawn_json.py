@@ -327,12 +327,20 @@ def _fiftyone_mask(mask: Entry, corners: Corners, size: WidthHeight) -> Any:
         ValueError: it is damaged.
     """
     packed = base64.b64decode(mask["$binary"]["base64"])
-    pixels = read_array(zlib.decompressobj().decompress(packed, _MOST_OF_A_MASK))
+    try:
+        content = zlib.decompressobj().decompress(packed, _MOST_OF_A_MASK)
+    except zlib.error as error:
+        raise ValueError(f"a mask cannot be read: {error}") from None
+    pixels = read_array(content)
     width, height = size
     x0 = round(corners[0] * width)
     y0 = round(corners[1] * height)
     x1 = round(corners[2] * width)
     y1 = round(corners[3] * height)
+    if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
+        raise ValueError(
+            f"a mask lies in a box {x0} {y0} {x1} {y1} of {width} x {height}"
+        )
     part = Image.fromarray((pixels != 0).astype(np.uint8))
     if part.size != (x1 - x0, y1 - y0):
         part = part.resize((x1 - x0, y1 - y0), Image.Resampling.NEAREST)

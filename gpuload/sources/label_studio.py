@@ -196,7 +196,7 @@ def _shape(value: Entry, width: int, height: int) -> Shape | str:
     return turned_box(label, (x, y, right, bottom), degrees, (x, y))
 
 
-class _Bits:
+class _BrushBits:
     """Numbers that lie one after the other as bits, the highest first."""
 
     def __init__(self, data: bytes) -> None:
@@ -232,7 +232,7 @@ def brush_mask(runs: Sequence[int], width: int, height: int) -> U8:
         ValueError: they are damaged, or of another image.
     """
     mask = blank_mask(height, width)
-    bits = _Bits(bytes(runs))
+    bits = _BrushBits(bytes(runs))
     count = bits.take(32)
     value_bits = bits.take(5) + 1
     length_bits = [bits.take(4) + 1 for _ in range(4)]

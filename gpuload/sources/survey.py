@@ -107,6 +107,7 @@ _FIFTYONE = re.compile(r'\{\s*"classes":\s*(null|\[[^\]]*\]),\s*"labels":\s*\{')
 _CREATE_ML = re.compile(
     r'\[\s*\{\s*"image":\s*"[^"]+",\s*"annotations":\s*\[\s*(\]|\{\s*"label":)'
 )
+_JSON_BEGINS = ((_FIFTYONE, "fiftyone"), (_CREATE_ML, "createml"))
 _WORDS = 200  # in JSON that are looked up
 _KITTI = re.compile(r"[A-Za-z_][\w-]*( -?[\d.]+(e-?\d+)?){14,15}")
 _VISDRONE = re.compile(r"-?\d+(,-?\d+){7},?")
@@ -284,27 +285,27 @@ def _lines(text: str) -> Iterator[str]:
             yield line.strip()
 
 
-def _kind_of_json(text: str, is_partner: bool) -> str:
+def _is_coco(text: str) -> bool:
     has = {
         key: f'"{key}"' in text
         for key in ("file_name", "images", "annotations", "image_id")
     }
-    # Of a large file only one of both lists may begin in the part that is read.
     if '"coco_url"' in text and has["images"]:
-        return "coco"  # LVIS, which has no names of files
-    if (
-        has["file_name"]
-        and (has["images"] or has["annotations"])
-        and (has["annotations"] or has["image_id"])
-    ):
+        return True  # LVIS, which has no names of files
+    # Of a large file only one of both lists may begin in the part that is read.
+    is_listed = has["images"] or has["annotations"]
+    return has["file_name"] and is_listed and (has["annotations"] or has["image_id"])
+
+
+def _kind_of_json(text: str, is_partner: bool) -> str:
+    if _is_coco(text):
         return "coco"
     for kind, keys in _JSON_KEYS:
         if all(f'"{key}"' in text for key in keys):
             return kind
-    if _FIFTYONE.match(text):
-        return "fiftyone"
-    if _CREATE_ML.match(text):
-        return "createml"
+    for begin, kind in _JSON_BEGINS:
+        if begin.match(text):
+            return kind
     return "json" if is_partner or _image_name().search(text) else ""
 
 

@@ -2,9 +2,10 @@
 
 import csv
 import posixpath
+import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from gpuload.fields.captions import JsonKind
 from gpuload.fields.kind import Kind, is_whole, separator_of
 from gpuload.fields.numbers import LabelsKind
 from gpuload.fields.registry import all_kinds
+from gpuload.formats import image_extensions
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import NamedFiles
 from gpuload.sources.columns import Features, roles_of
@@ -27,6 +29,11 @@ from gpuload.store.url import URL
 _ERRORS = (pa.ArrowException, UnicodeDecodeError)
 _JSON_LINES = (".jsonl", ".ndjson")
 _PARQUET = (".parquet", ".pq")
+_LOOKED_AT = 100  # cells, to tell whether a column names images
+_FLAGS = ({"0", "1", "0.0", "1.0", 0, 1}, {"-1", "1", "-1.0", "1.0", -1, 1})
+_BOXES = re.compile(r"([^\s,;|]*[^\d\s,;|]\S*( \d+){4} ?)+")  # class x y width height
+_NUMBERS = re.compile(r"\d+( \d+)+")  # several classes, such as "16 0"
+_FRACTION = re.compile(r"-?\d*\.\d+(e-?\d+)?")
 
 
 class _CaptionLists(JsonKind):
@@ -120,14 +127,23 @@ class TableSource(FilesSource):
         roles = roles_of(
             self.title, table.column_names, self.options.columns, _ROLES, features
         )
+        self._add_roles(table, roles, findings)
         flags = _flags_in(table, roles)
         if flags:
             yield from self._flagged(table, roles["path"][0], flags, findings)
             return
-        if "path" not in roles or _KINDS.keys().isdisjoint(roles):
+        if "path" not in roles:
             raise SourceError(
                 f"{self.title}: its columns are {table.column_names}; which holds the paths, and which the labels? "
                 "Name them with --column path=NAME and --column label=NAME; for images alone give --no-labels"
+            )
+        if _KINDS.keys().isdisjoint(roles):
+            (path,) = roles["path"]
+            others = [name for name in table.column_names if name != path]
+            raise SourceError(
+                f"{self.title}: its column {path!r} names the images; what do {some_of(others, len(others))} hold? "
+                "Give --column label=NAME for classes, labels=NAME for several of an image, or target=NAME,NAME for "
+                "numbers; for images alone give --no-labels"
             )
         columns = self._values(table, roles, findings)
         findings.strict = False
@@ -145,6 +161,28 @@ class TableSource(FilesSource):
         self._note_unused(table, roles, columns, findings)
         for values in zip(*columns.values(), strict=True):
             yield dict(zip(columns, values, strict=True))
+
+    def _add_roles(
+        self, table: pa.Table, roles: dict[str, Names], findings: Findings
+    ) -> None:
+        """Adds the column of paths by its values where no name tells it, and the label of a table of both alone."""
+        if "path" not in roles:
+            stems = {
+                posixpath.splitext(posixpath.basename(ref.name))[0]
+                for ref in self.files.walk(image_extensions(), Findings())
+            }
+            naming = [
+                name for name in table.column_names if _name_images(table, name, stems)
+            ]
+            if len(naming) == 1:
+                roles["path"] = (naming[0],)
+        others = [name for name in table.column_names if (name,) != roles.get("path")]
+        if len(others) == 1 and roles.keys() == {"path"}:
+            role = _role_of(table.column(others[0]).to_pylist())
+            roles[role] = (others[0],)
+            findings.notes.append(
+                f"{self.title}: its column {others[0]!r} is taken as {role!r}; --column says otherwise"
+            )
 
     def _splits(self, table: pa.Table, column: str, findings: Findings) -> Any:
         """The splits that a column gives to the rows; none where it has others than splits."""
@@ -185,6 +223,7 @@ class TableSource(FilesSource):
         role = "label" if is_single else "labels"
         findings.classes[role] = tuple(name.strip() for name in flags)
         findings.strict = False
+        findings.notes += named.notes
         findings.notes += named.beside([image.name for image in images])
         for image, of_row in zip(images, numbers, strict=True):
             yield {"image": image, role: of_row[0] if is_single else of_row}
@@ -210,6 +249,7 @@ class TableSource(FilesSource):
                 )
             elif columns:
                 values[role] = self._parsed(role, columns, findings)
+        findings.notes += files.notes
         pictures = [*images, *values.get("mask", ())]
         findings.notes += files.beside([picture.name for picture in pictures])
         return values
@@ -227,6 +267,11 @@ class TableSource(FilesSource):
         self, role: str, columns: list[list[Any]], findings: Findings
     ) -> list[Any]:
         if role == LabelsKind.name and (cell := _split_at_blanks(columns[0])):
+            if _BOXES.fullmatch(cell):
+                raise SourceError(
+                    f"{self.title}: its labels are boxes with their classes, such as {cell[:60]!r}. Write a table "
+                    "with a row for each box, and the columns class, x, y, width and height"
+                )
             advice = "write JSON lists if names have blanks"
             findings.notes.append(
                 f"{self.title}: labels are split at blanks, such as {cell[:60]!r}; {advice}"
@@ -239,6 +284,23 @@ class TableSource(FilesSource):
             ) from None
 
 
+def _name_images(table: pa.Table, column: str, stems: Set[str]) -> bool:
+    """Whether the first cells of a column are names of images, given without folders and extensions."""
+    cells = table.column(column).slice(0, _LOOKED_AT).to_pylist()
+    names = [posixpath.basename(str(cell).replace("\\", "/")) for cell in cells]
+    return bool(names) and all(
+        name in stems or posixpath.splitext(name)[0] in stems for name in names
+    )
+
+
+def _role_of(cells: Sequence[Any]) -> str:
+    """What a column besides that of paths holds: several classes, a number, or a class."""
+    texts = [str(cell) for cell in cells]
+    if any(_NUMBERS.fullmatch(text) for text in texts):
+        return LabelsKind.name
+    return "target" if any(_FRACTION.fullmatch(text) for text in texts) else "label"
+
+
 def _paths_in(column: pa.ChunkedArray) -> list[str]:
     """The paths in a column; Hugging Face writes images as structs with one."""
     paths = []
@@ -249,16 +311,15 @@ def _paths_in(column: pa.ChunkedArray) -> list[str]:
 
 
 def _flags_in(table: pa.Table, roles: Mapping[str, Names]) -> list[str]:
-    """The columns besides that of paths, where no field is made of them and all their cells are 0 or 1; else []."""
+    """The columns besides that of paths, where no field is made of them and all their cells are 0 or 1, or as CelebA's
+    -1 or 1; else []."""
     if "path" not in roles or not _KINDS.keys().isdisjoint(roles):
         return []
     names = [name for name in table.column_names if name != roles["path"][0]]
-    flags = {"0", "1", "0.0", "1.0", 0, 1}
-    if len(names) < 2 or any(
-        not set(table.column(name).to_pylist()) <= flags for name in names
-    ):
+    if len(names) < 2:
         return []
-    return names
+    cells = set[Any]().union(*(table.column(name).to_pylist() for name in names))
+    return names if any(cells <= flags for flags in _FLAGS) else []
 
 
 def _split_at_blanks(cells: Sequence[Any]) -> str:

@@ -151,7 +151,7 @@ DOCUMENTS: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
 ]
 TABLES: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
     ({**IMAGES, "2.png.jpg": JPG, name: text.encode("latin-1")}, {"labels": name, **options}, word) for name, text, options, word in [
-        ("t.csv", "id,breed\n1,x\n", {}, r"its columns are \['id', 'breed'\].*--column path=NAME and --column label=NAME.*--no-labels"),
+        ("t.csv", "photo,breed\n9,x\n", {}, r"its columns are \['photo', 'breed'\].*--column path=NAME and --column label=NAME.*--no-labels"),
         ("t.csv", "where,label\n1.jpg,2\n", {}, "which holds the paths"),
         ("t.csv", "id,label\n1,0.5\n", {}, "whole numbers or names; .* are a target .--column target=.*found '0.5'"),
         ("t.csv", "id,label\n1,1.0\n2,2\n", {}, "found '1.0'"),

@@ -133,3 +133,46 @@ def test_table(make_folder: Folder, table: str, expected_labels: list[int], clas
     assert listing.samples.column("bytes").to_pylist() == [3, 1]
     assert (listing.samples.column("label").to_pylist(), listing.classes) == (expected_labels, classes)
     assert source.read("x/1.jpg") == b"123"
+
+
+IDS = ("0a1b", "1c2d", "2e3f", "3g4h")
+TRAINED = {f"train/{name}.jpg": b"x" for name in IDS}
+OF_COMPETITIONS = {  # as they lie on disk: the table in the folder of all, the images below it
+    "ids and a class": (TRAINED, "id,breed\n{0},pug\n{1},boxer\n{2},pug\n{3},beagle\n", "label", [2, 1, 2, 0]),
+    "two columns that name images": (TRAINED, "Image,Id\n{0}.jpg,w_1\n{1}.jpg,new\n{2}.jpg,w_1\n{3}.jpg,new\n", "label", [1, 0, 1, 0]),
+    "ids in a column of another name": (TRAINED, "id_code,diagnosis\n{0},2\n{1},4\n{2},0\n{3},0\n", "label", [2, 4, 0, 0]),
+    "several classes as numbers": (TRAINED, "id,attribute_ids\n{0},16 0\n{1},3\n{2},7 1 2\n{3},0\n", "labels", [[16, 0], [3], [7, 1, 2], [0]]),
+    "a number": (TRAINED, "image,steering\n{0},0.5\n{1},-0.25\n{2},0\n{3},1\n", "target", [0.5, -0.25, 0, 1]),
+    "columns of 0 and 1": (TRAINED, "image_id,healthy,rust\n{0},0,1\n{1},1,0\n{2},1,0\n{3},0,1\n", "label", [1, 0, 0, 1]),
+    "columns of -1 and 1": (TRAINED, "image_id,Bald,Young\n{0},-1,1\n{1},1,1\n{2},-1,-1\n{3},1,-1\n", "labels", [[1], [0, 1], [], [0]]),
+    "paths of another machine": (TRAINED, "filepath,label\n" + "".join(f"/home/a/data/train/{{{n}}}.jpg,{n}\n" for n in range(4)), "label", [0, 1, 2, 3]),
+    "paths of Windows": (TRAINED, "filepath,label\n" + "".join(f"C:\\data\\{{{n}}}.jpg,{n}\n" for n in range(4)), "label", [0, 1, 2, 3]),
+    "ids in folders by their letters": (
+        {f"train/{name[0]}/{name[1]}/{name}.jpg": b"x" for name in IDS}, "id,landmark_id\n{0},7\n{1},7\n{2},9\n{3},0\n", "label", [7, 7, 9, 0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_COMPETITIONS)
+def test_tables_of_competitions(make_folder: Folder, name: str) -> None:
+    files, text, field, values = OF_COMPETITIONS[name]
+    root = make_folder({**files, "train.csv": text.format(*IDS).encode(), "test/zz.jpg": b"x"})
+    listing = listed(root, root / "train.csv")
+    assert names_of(listing) == list(files)
+    assert listing.samples.column(field).to_pylist() == values
+    assert any("found by the ends of their paths" in note for note in listing.notes)
+
+
+@pytest.mark.parametrize(
+    ("files", "text", "word"),
+    [
+        ("a/1.jpg b/1.jpg", "id,label\n1,0\n", "'1' may be each of 'a/1.jpg', 'b/1.jpg'. Give the folder of one of them as SOURCE"),
+        ("a/1.jpg", "path,label\nb/1.jpg,0\n", "names 1 of 1 files that are not in"),  # of another folder
+        ("a/1.jpg a/2.jpg", "path,label\n/x/a/1.jpg,0\n/y/b/2.jpg,0\n", "names 2 of 2 files that are not in"),
+        ("a/1.jpg", "image,species,individual\n1,x,y\n", "'image' names the images; what do 'species', 'individual' hold.* --column label=NAME"),
+        ("a/1.jpg", "id,labels\n1,U+306F 1 2 13 5 U+304C 40 10 9 8\n", "its labels are boxes with their classes"),
+    ],
+)  # fmt: skip
+def test_questions_about_tables_of_competitions(make_folder: Folder, files: str, text: str, word: str) -> None:
+    root = make_folder(dict.fromkeys(files.split(), b"x"))
+    with pytest.raises(SourceError, match=word):
+        of_table(root, text)
