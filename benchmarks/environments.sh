@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Makes an environment for each loader that does not share one with gpuload, and prints what --python takes:
 #
-#   bash benchmarks/environments.sh FOLDER              all of them, 2 GB
+#   bash benchmarks/environments.sh FOLDER              all of them, 9 GB
 #   bash benchmarks/environments.sh FOLDER grain lance  some
 #   python benchmarks/bench.py shards/train --python $(bash benchmarks/environments.sh FOLDER)
 #
-# An environment that exists is kept. FFCV is compiled: it needs a C++ compiler, pkg-config, and OpenCV 4 and
+# An environment that is complete is kept. FFCV is compiled: it needs a C++ compiler, pkg-config, and OpenCV 4 and
 # libturbojpeg with their headers (Debian: libopencv-dev, libturbojpeg0-dev).
 set -euo pipefail
 
@@ -26,10 +26,11 @@ shift
 for loader; do
   : "${packages[$loader]:?"$loader: no such loader. They are: ${!packages[*]}"}"
   python=$folder/$loader/bin/python
-  if [ ! -x "$python" ]; then
-    "${PYTHON:-python3}" -m venv "$folder/$loader" >&2
+  if [ ! -e "$folder/$loader/complete" ]; then
+    "${PYTHON:-python3}" -m venv --clear "$folder/$loader" >&2
     read -ra names <<<"${packages[$loader]}"
     "$python" -m pip install --quiet "${names[@]}" >&2 || { echo "$loader: left out, see above" >&2; continue; }
+    touch "$folder/$loader/complete"
   fi
   printf '%s=%s ' "$loader" "$python"
 done

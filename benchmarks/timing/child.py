@@ -36,7 +36,7 @@ _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
 
 def serve(name: str, orders: Any, answers: Any) -> None:
-    """Executes one order per line: {"order": "prepare" | "examine" | "cold" | "warm", …}; "warm" comes last."""
+    """Executes one order per line: {"order": "prepare" | "examine" | "cold" | "start" | "warm"}; "warm" is the last."""
     contender = CONTENDERS[name]
 
     def answer(**values: Any) -> None:
@@ -63,6 +63,8 @@ def serve(name: str, orders: Any, answers: Any) -> None:
                 answer(**_examine(contender, work)._asdict())
             elif order["order"] == "cold":
                 answer(**_first_epoch(contender, work))
+            elif order["order"] == "start":
+                answer(**_first_seconds(contender, work, order["seconds"]))
             else:
                 _rounds(contender, work, orders, answer)
     except Exception as error:
@@ -147,6 +149,21 @@ def _first_epoch(contender: Contender, work: Work) -> dict[str, Any]:
         "memory_bytes": memory,
     }
     return {**result, "first_batch_s": started - opened}
+
+
+def _first_seconds(contender: Contender, work: Work, seconds: float) -> dict[str, Any]:
+    """When a new loader is opened, and when each batch of its first seconds comes, by the machine's monotonic clock."""
+    opened = time.monotonic()
+    came = []
+    with contender.open(work, **contender.without_end) as loader:
+        batches = _endless(loader)
+        while not came or came[-1] - opened < seconds:
+            _count(next(batches), work)
+            came.append(time.monotonic())
+        batches.close()
+        # The workers of a DataLoader exit when the last reference to it is gone.
+        del batches, loader
+    return {"opened": opened, "came": came}
 
 
 def _examine(contender: Contender, work: Work) -> Examined:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,17 @@ class Round:
         return self.images / self.elapsed_s
 
 
+@dataclass(frozen=True)
+class Start:
+    """The first seconds of a new process: seconds since it was started.
+
+    opened: when its imports were done and its loader was constructed. came: when each batch came.
+    """
+
+    opened: float
+    came: Sequence[float]
+
+
 class ContenderError(Exception):
     """A contender's process raised an exception or ended; the message says which."""
 
@@ -65,6 +77,7 @@ class ContenderProcess:
         self._notes = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         command = [python, "-m", "timing.child", name]
         pipe = subprocess.PIPE
+        self._started = time.monotonic()
         try:
             self._process = subprocess.Popen(
                 command,
@@ -113,6 +126,14 @@ class ContenderProcess:
     def cold(self) -> Round:
         """A round of a new loader's first epoch."""
         return Round(**self._ask("cold"))
+
+    def first_seconds(self, seconds: float) -> Start:
+        """The batches of a new loader, of so many seconds since its construction."""
+        told = self._ask("start", seconds=seconds)
+        return Start(
+            told["opened"] - self._started,
+            [came - self._started for came in told["came"]],
+        )
 
     def close(self) -> None:
         if self._answers.closed:

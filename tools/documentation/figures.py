@@ -41,6 +41,7 @@ PAGES = (
         )
     ),
 )
+_NOT_MEASURED = "Not measured on idle cores yet."
 _TABLE = re.compile(r"<!-- figures: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 NAMES = {
@@ -425,6 +426,115 @@ def peers() -> str:
     return table(head, rows)
 
 
+def less() -> str:
+    """What decoding less than the whole image has of the lead: loaders that were measured with crops and without."""
+    crops = by_name("cpu-2-cores-peers")
+    whole = by_name("cpu-2-cores-whole")
+    ffcv = by_name("cpu-2-cores-ffcv")
+    left_out_s = _cpu(whole["gpuload"]) - _cpu(crops["gpuload"])
+    rows = []
+    for name, of_whole in whole.items():
+        of_crops = ffcv if name == "ffcv" else crops
+        if name == "gpuload" or name not in of_crops:
+            continue
+        saved_s = _cpu(of_crops[name]) - _cpu(of_crops["gpuload"])
+        share = left_out_s / saved_s
+        times = [
+            records["gpuload"]["images_per_s"] / records[name]["images_per_s"]
+            for records in (of_crops, whole)
+        ]
+        cells = [f"{times[0]:.1f}", f"{times[1]:.1f}", f"{saved_s:.2f}"]
+        own_s = _cpu(of_whole) - _cpu(of_crops[name])
+        rows.append((share, [NAMES[name], *cells, f"{share:.0%}", f"{own_s:+.2f}"]))
+    head = [
+        "compared with",
+        "crops: times its rate",
+        "whole images: times",
+        "crops: CPU s saved per 1,000",
+        "of it by decoding less",
+        "its own CPU s more for whole images",
+    ]
+    return table(head, [cells for _, cells in sorted(rows)])
+
+
+def _cpu(row: dict[str, Any]) -> float:
+    seconds: float = row["cpu_s_per_1000"]
+    return seconds
+
+
+def cores() -> str:
+    """The rate that the processor time of an image on one core predicts for one and two, and the measured ones."""
+    names = ("own-1-core", "own-2-cores")
+    if not all((RESULTS / f"{name}.json").exists() for name in names):
+        return _NOT_MEASURED
+    one, two = (by_name(name)["gpuload"] for name in names)
+    rows = []
+    for count, own in ((1, one), (2, two)):
+        predicted = count * 1000 / _cpu(one)
+        share = own["images_per_s"] / predicted
+        rows.append(
+            [
+                str(count),
+                f"{_cpu(own):.2f} ms",
+                f"{predicted:,.0f}",
+                f"{own['images_per_s']:,.0f}",
+                f"{share:.2f}",
+            ]
+        )
+    head = [
+        "cores",
+        "processor time an image",
+        "images/s by the first row's",
+        "measured",
+        "measured / predicted",
+    ]
+    loads = [_load(record(name)) for name in names]
+    return f"{table(head, rows)}\n\nThe machine's load was {' and '.join(loads)}."
+
+
+def _load(measured: dict[str, Any]) -> str:
+    """The machine's load when a record was begun; above its cores, others took a share of them."""
+    found = re.search(r"load ([\d.]+)", " ".join(measured["machine"]))
+    assert found is not None
+    return found[1]
+
+
+def starts() -> str:
+    """First batches and first seconds, of a new process."""
+    if not (RESULTS / "start-2-cores.json").exists():
+        return _NOT_MEASURED
+    started = record("start-2-cores")
+    rows = []
+    for loader in started["loaders"]:
+        for state in ("warm", "cold"):
+            found = loader[state]
+            rows.append(
+                [
+                    NAMES[loader["name"]],
+                    state,
+                    f"{found['first_batch_s']:.2f} s",
+                    f"{found['loader_s']:.2f} s",
+                    f"{found['images_1_s']:,.0f}",
+                    f"{found['images']:,.0f}",
+                    f"{found['images_per_s_then']:,.0f}",
+                ]
+            )
+    head = [
+        "loader",
+        "page cache",
+        "first batch",
+        "of the loader",
+        "images in 1 s",
+        f"in {started['seconds']:g} s",
+        "images/s then",
+    ]
+    caption = (
+        f"Medians of {started['rounds']} in turns, {started['date']}; the machine's load was {_load(started)} at the "
+        "start."
+    )
+    return f"{table(head, rows)}\n\n{caption}"
+
+
 def accuracies() -> str:
     """Of models trained with each loader, of the runs in the record."""
     lines = (RESULTS / "accuracy.jsonl").read_text().splitlines()
@@ -434,8 +544,9 @@ def accuracies() -> str:
 
 def kills() -> str:
     """What loaders lost and doubled after they were killed, gpuload first."""
-    found = [row for row in record("kill-and-count")["loaders"] if row["trials"]]
-    return table(list(HEADS), rows(found))
+    own = record("kill-and-count-gpuload")["loaders"]
+    others = record("kill-and-count")["loaders"]
+    return table(list(HEADS), rows([*own, *others]))
 
 
 TABLES = {
@@ -443,6 +554,9 @@ TABLES = {
     "loaders": short,
     "all-loaders": long,
     "whole-images": partial(rates, "cpu-2-cores-whole"),
+    "decoding-less": less,
+    "cores": cores,
+    "start": starts,
     "accuracy": accuracies,
     "peers": peers,
     "other-images": other_images,
