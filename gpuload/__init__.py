@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     )
     from gpuload.augment import RandomResizedCrop, Resize, ScaleJitter, Stretch, ZoomOut
     from gpuload.decode.arguments import Both, Dali, OnCorrupt
+    from gpuload.decoded_copies.build import decoded
     from gpuload.disk.dataset import Dataset
     from gpuload.disk.fetch import fetch
     from gpuload.formats.codec import Codec
@@ -78,6 +79,7 @@ _LAZY = {
     "augment": "Augment CenterCrop Cover Letterbox Normalize PadOrCrop Patches RandomCrop RandomResizedCrop Resize "
     "ScaleJitter Stretch ZoomOut",
     "decode.arguments": "Both Dali OnCorrupt",
+    "decoded_copies.build": "decoded",
     "disk.dataset": "Dataset",
     "disk.fetch": "fetch",
     "formats.codec": "Codec",
@@ -160,6 +162,7 @@ __all__ = [
     "Weights",
     "ZoomOut",
     "batchwise",
+    "decoded",
     "fetch",
     "formats",
     "functions",

@@ -1,9 +1,10 @@
-"""The command line: `python -m gpuload pack`, `index`, `fetch`, `verify`, `info`, `report`, `show`, `doctor` and
-`tune`.
+"""The command line: `python -m gpuload pack`, `index`, `fetch`, `decoded`, `verify`, `info`, `report`, `show`,
+`doctor` and `tune`.
 
     python -m gpuload pack photos shards --val 0.1
     python -m gpuload index 'shards/train-{000..127}.tar'
     python -m gpuload fetch s3://bucket/set/train shards
+    python -m gpuload decoded shards/train --size 256
     python -m gpuload verify shards
     python -m gpuload report shards
     python -m gpuload show shards/train 17
@@ -35,6 +36,10 @@ COMMANDS = {
     "pack": ("pack.Pack", "pack images into shards"),
     "index": ("sets.IndexShards", "index WebDataset shards from elsewhere"),
     "fetch": ("sets.Fetch", "copy a packed set from a URL into a local folder"),
+    "decoded": (
+        "copies.DecodedCopies",
+        "make, list and remove decoded copies of sets",
+    ),
     "verify": ("sets.Verify", "reread a packed folder and list its faults"),
     "info": ("sets.Info", "describe a packed folder"),
     "report": ("sets.WriteReport", "write an HTML page about packed sets"),

@@ -37,7 +37,7 @@ COMMON = [
 ]
 PACKING = ["sources", "packing"]
 LOADING = ["monitor", "order", "functions", "transforms", "augment", "read", "decode", "batchwise", "output", "loader"]
-COMMANDS = ["testing", "doctor", "report", "commands", "cli", "__main__"]
+COMMANDS = ["decoded_copies", "testing", "doctor", "report", "commands", "cli", "__main__"]
 
 # Large packages, and the only modules that may import them.
 OWNERS = {

@@ -34,6 +34,7 @@ from gpuload.counted import counted
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
 from gpuload.disk.commit import open_index
+from gpuload.disk.copied import copied_from, read_selection
 from gpuload.disk.joined import merged_rows, merged_schema, open_joined
 from gpuload.disk.places import packed_folder
 from gpuload.disk.sample import StoredSample, read_quarantine
@@ -194,8 +195,14 @@ class Dataset:
         )  # of modification, in ns; 0: unknown
         self.shard_sizes: I64 = np.array([shard.samples for shard in shards], np.int64)
         self.first_samples = bounds_of(self.shard_sizes)
+        self.copied = copied_from(self.manifest)  # None: this is no decoded copy
+        if self.copied is not None:
+            held = read_selection(self.folder, self.copied, self.manifest.samples)
+            if held is not None:
+                self._select(held)
         if exclude is not None and len(excluded := _find_excluded(self, exclude)):
-            self._select(np.setdiff1d(np.arange(len(self)), excluded))
+            stored = self.stored_samples(np.arange(len(self)))
+            self._select(np.setdiff1d(stored, excluded))
             if not len(self):
                 raise ArgumentError(
                     f"Dataset(exclude): leaves out all samples of {self.folder}. Is it the right list?"
@@ -308,10 +315,16 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that change when any stored sample, the stored order or the selection changes."""
+        """16 hexadecimal digits that change when any stored sample, the stored order or the selection changes.
+
+        A decoded copy has that of the set, or the selection, that it was made of.
+        """
+        of_set = self.manifest.fingerprint
+        if self.copied is not None:
+            of_set = self.copied.fingerprint
         if self._selected is None:
-            return self.manifest.fingerprint
-        content = self.manifest.fingerprint.encode() + self._selected.tobytes()
+            return of_set
+        content = of_set.encode() + self._selected.tobytes()
         if self.tiling is not None:
             content += repr(self.tiling.grid).encode() + self.tiling.numbers.tobytes()
         return hashlib.sha256(content).hexdigest()[:16]
@@ -651,6 +664,14 @@ class Dataset:
         counts = grid.counts(images).prod(axis=1)
         numbers = places_of(counts).astype(np.int32)
         return self._part(stored[owners_of(counts)], Tiles(grid, numbers))
+
+
+def selected_as(dataset: Dataset, other: Dataset) -> Dataset:
+    """The samples of a data set, or their tiles, that another one has selected, whose stored samples have the same
+    numbers."""
+    if other._selected is None:
+        return dataset
+    return dataset._part(other._selected, other.tiling)
 
 
 def stored_sample(dataset: Dataset, number: int) -> StoredSample:

@@ -634,6 +634,11 @@ class DaliIterator:
             "drop_last": self.config.drop_last,
             "batches": len(self),
             "lanes": 1 if shuffle is None else shuffle.lanes,
+            # Decoded copies have the fingerprint of their set, whatever the size of their images.
+            "resized": [
+                "" if dataset.copied is None else dataset.copied.resized
+                for dataset in self.config.datasets
+            ],
         }
 
     def _check_usable(self) -> None:

@@ -1,4 +1,4 @@
-"""Cores that this process may use, also in a container that has less than its host.
+"""Cores and memory that this process may use, also in a container that has less than its host.
 
 A container's share of the processor is a quota of its control group (`docker run --cpus 4`, `limits.cpu` in
 Kubernetes), which neither `os.cpu_count` nor the affinity shows: the kernel stops a process that starts a thread for
@@ -42,6 +42,44 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
             limit, period = map(int, words)
             quotas.append(limit / period)
     return min((quota for quota in quotas if quota > 0), default=None)
+
+
+def is_in_memory(folder: Path, root: Path = _ROOT) -> bool:
+    """Whether a folder is in a file system that lies in memory, such as /dev/shm.
+
+    Args:
+        folder: That exists.
+        root: Where the file system begins, for tests.
+    """
+    device = os.stat(folder).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with suppress(OSError):
+        for line in (root / "proc/self/mountinfo").read_text().splitlines():
+            before, _, after = line.partition(" - ")
+            if before.split()[2:3] == [number]:
+                return after.split()[:1] in (["tmpfs"], ["ramfs"])
+    return False
+
+
+def free_memory(root: Path = _ROOT) -> int | None:
+    """Bytes of memory that are free, of the machine and of this process's control groups; None where that is unknown.
+
+    What the kernel keeps of files counts as free, apart from files in memory.
+
+    Args:
+        root: Where the file system begins, for tests.
+    """
+    free = list[int]()
+    with suppress(OSError, ValueError, IndexError):
+        facts = (root / "proc/meminfo").read_text().partition("MemAvailable:")[2]
+        free.append(int(facts.split()[0]) << 10)
+    for folder in _groups(root):
+        with suppress(OSError, ValueError, KeyError):  # "max": no limit
+            limit = int((folder / "memory.max").read_text())
+            lines = (folder / "memory.stat").read_text().splitlines()
+            used = dict(line.split() for line in lines)
+            free.append(limit - int(used["anon"]) - int(used["shmem"]))
+    return max(0, min(free)) if free else None
 
 
 def _words_of(root: Path, *names: str) -> Iterator[list[str]]:

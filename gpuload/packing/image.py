@@ -468,7 +468,7 @@ def _store_array(
     values = np.ascontiguousarray(bands, pixels.stored)
     if encoding.encode == "raw" and encoding.mode != "RGB":
         placement = _place(values.shape[1::-1], encoding)
-        stored = _store_raw(_resample(values, placement), "array", measured, placement)
+        stored = store_raw(_resample(values, placement), "array", measured, placement)
         is_rounded = array.dtype.itemsize > values.dtype.itemsize
         return replace(stored, remarks={TO_FLOAT32: 1}) if is_rounded else stored
     image = Image.fromarray(values.squeeze(2) if pixels.channels == 1 else values)
@@ -516,13 +516,16 @@ def _resample(array: Array, placement: Placement) -> Array:
     return np.ascontiguousarray(np.stack(channels, axis=2), array.dtype)
 
 
-def _store_raw(
+def store_raw(
     pixels: npt.NDArray[Any], kind: str, measured: bool, placement: Placement
 ) -> StoredImage:
     """The pixels of an image as they are stored, in an `.npy`.
 
     Args:
         pixels: (height, width, channels), C order.
+        kind: As of `StoredImage`.
+        measured: Whether to count its pixel values.
+        placement: How it was resized.
     """
     height, width, channels = pixels.shape
     histogram = None
@@ -563,7 +566,7 @@ def _encode(
     if isinstance(image, np.ndarray):
         placement = _place(image.shape[1::-1], encoding)
         pixels = np.ascontiguousarray(image, encoding.pixels.stored)
-        return _store_raw(_resample(pixels, placement), kind, measured, placement)
+        return store_raw(_resample(pixels, placement), kind, measured, placement)
     image, profile = in_color_space(image, profile, encoding.icc)
     placement = placement or _place(image.size, encoding)
     if kind == "jpeg" and not placement.resized == placement.canvas == image.size:
@@ -576,7 +579,7 @@ def _encode(
         pixels = np.asarray(image.convert("RGB") if encoding.pixels == RGB else image)
         bands = pixels.reshape(image.height, image.width, -1)
         values = bands.astype(encoding.pixels.stored)
-        stored = _store_raw(values, kind, measured, placement)
+        stored = store_raw(values, kind, measured, placement)
         return stored if is_srgb(profile) else replace(stored, remarks={NO_PROFILE: 1})
     histogram = _histogram(image, measured, encoding)
     if to_jpeg:

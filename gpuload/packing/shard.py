@@ -215,7 +215,7 @@ def pack_shard(job: ShardJob) -> ShardReport:
         ):  # by a worker that died
             unfinished.unlink(missing_ok=True)
         with temporary.open("wb") as file, noted_position(job.position) as note:
-            hashed = _HashedFile(file)
+            hashed = HashedFile(file)
             packed = _Packing(job, hashed)
             packed.run(note)
             packed.tar.finish()
@@ -308,7 +308,7 @@ def _places(of_sample: Sequence[Any]) -> list[str]:
     return places
 
 
-class _HashedFile:
+class HashedFile:
     """Hashes what is written to a file, and lets the kernel write it to the disk meanwhile, so that the sync at the end
     has little to wait for."""
 
@@ -332,7 +332,7 @@ class _HashedFile:
 class _Packing:
     """A shard while it is being packed."""
 
-    def __init__(self, job: ShardJob, file: _HashedFile) -> None:
+    def __init__(self, job: ShardJob, file: HashedFile) -> None:
         self.job = job
         self.samples = read_plan(job.scratch, job.folder.name, job.number)
         self.rows: list[dict[str, Any]] = []
