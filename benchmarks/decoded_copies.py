@@ -132,8 +132,7 @@ def run_ranks(way: str, place: Path, ranks: int, seconds: float) -> dict[str, fl
         let_go(process)
     figures = [read_figures(process) for process in processes]
     for process in processes:
-        let_go(process)
-        process.wait()
+        process.communicate("\n")
     names = ("images_per_s", "pss_bytes")
     sums = {name: sum(of_rank[name] for of_rank in figures) for name in names}
     return {**sums, "opened_s": max(of_rank["opened_s"] for of_rank in opened)}
