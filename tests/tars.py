@@ -58,12 +58,14 @@ def same_as_wds2idx(shard: Path, index: Path, other: Path) -> bool:
     return index.read_text() == other.read_text() != ""
 
 
-def read_by_dali(shards: Sequence[Path], indexes: Sequence[Path], samples: int, *ends: str) -> list[list[bytes]]:
-    """The members with these extensions, as DALI's own reader of such shards finds them."""
+def read_by_dali(
+    shards: Sequence[Path], indexes: Sequence[Path], samples: int, *ends: str, **options: Any
+) -> list[list[bytes]]:
+    """The members with these extensions, as DALI's own reader of such shards finds them, with options of its own."""
     files = {"paths": list(map(str, shards)), "index_paths": list(map(str, indexes))}
 
     def read(fn: Any) -> Any:
-        found = fn.readers.webdataset(**files, ext=ends)
+        found = fn.readers.webdataset(**files, **options, ext=ends)
         return found if len(ends) == 1 else tuple(found)
 
     return [[one.tobytes() for one in found] for found in run_dali(read, samples)]

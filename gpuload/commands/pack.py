@@ -15,7 +15,7 @@ from gpuload.counted import counted
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError
 from gpuload.packing import packer
-from gpuload.packing.image import KEPT
+from gpuload.packing.image import KEPT, MISSING
 from gpuload.packing.options import PackOptions
 from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.sources import Source, open_source
@@ -376,9 +376,12 @@ def _summarise(report: packer.PackReport) -> None:
     say(f"fields: {', '.join(fields)}")
     stored_anew = Counter(dict(sorted(report.kinds.items())))
     kept = stored_anew.pop(KEPT, 0)
+    missing = stored_anew.pop(MISSING, 0)
     if stored_anew:
         say(f"re-encoded: {_counts(stored_anew)}; {kept:,} kept unchanged")
     _say_costs(report)
+    if missing:
+        say(f"without a picture: {counted(missing, 'sample')}")
     say(*(f"note: {note}" for note in report.notes))
     _say_rejected(report)
     if report.packed:

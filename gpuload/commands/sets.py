@@ -426,8 +426,10 @@ def _sheet_of(dataset: Any, sample: dict[str, Any]) -> Any:
 
     fields = dataset.fields.values()
     name = dataset.manifest.image.name
-    image = draw_fields(sample[name], fields, lambda _: sample)
-    cells = [Cell(image, name)]
+    cells = list[Cell]()
+    if sample[name] is not None:
+        image = draw_fields(sample[name], fields, lambda _: sample)
+        cells.append(Cell(image, name))
     for field in fields:
         value = sample[field.name]
         if field.kind == PictureKind.name:
@@ -435,7 +437,7 @@ def _sheet_of(dataset: Any, sample: dict[str, Any]) -> Any:
         elif field.kind == PicturesKind.name:
             for number, picture in enumerate(value):
                 cells.append(Cell(as_picture(picture), f"{field.name} {number}"))
-    return draw_sheet(cells) if len(cells) > 1 else image
+    return cells[0].picture if len(cells) == 1 else draw_sheet(cells)
 
 
 def _find(datasets: Sequence[Any], key: str) -> tuple[Any, dict[str, Any]]:

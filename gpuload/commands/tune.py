@@ -21,7 +21,7 @@ from gpuload.commands.terminal import OutputFile, say, say_table
 from gpuload.counted import progress_bar
 from gpuload.decode.arguments import Both, Dali
 from gpuload.decode.open import PREFETCH
-from gpuload.disk.dataset import Dataset
+from gpuload.disk.dataset import Dataset, having_images
 from gpuload.disk.places import packed_locations
 from gpuload.errors import GpuloadError
 from gpuload.loader.iterator import DaliIterator
@@ -80,9 +80,9 @@ def _fastest_first(measured: Iterable[Measured]) -> list[Measured]:
     return sorted(measured, key=lambda setting: setting.rate, reverse=True)
 
 
-def _image_of(location: str) -> str:
-    """The name of the image in a packed set."""
-    return Dataset(location).manifest.image.name
+def _dataset(location: str) -> Dataset:
+    """A packed set, of which the samples that have an image."""
+    return having_images(Dataset(location))
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,10 @@ class Tune:
     def _defaults(self, location: str) -> tuple[str, int, dict[str, Any]]:
         """The device of a loader of this set, the number of samples, and the defaults of what is measured."""
         augment = Augment(8, normalize=None)
-        fields = (_image_of(location),)
+        dataset = _dataset(location)
+        fields = (dataset.manifest.image.name,)
         with DaliIterator(
-            location, 1, augment=augment, device=self.device, fields=fields
+            dataset, 1, augment=augment, device=self.device, fields=fields
         ) as loader:
             usual = {
                 "decoder": f'"{loader.decoder}"',
@@ -242,14 +243,15 @@ class Tune:
             normalize=None,
             dtype="float32" if self.device == "cpu" else "float16",
         )
+        dataset = _dataset(self.folder)
         options = {
             "batch_size": self.batch_size,
             "augment": augment,
             "device": self.device,
-            "fields": (_image_of(self.folder),),
+            "fields": (dataset.manifest.image.name,),
         }
         with DaliIterator(
-            self.folder,
+            dataset,
             **{**options, **setting, "decoder": _DECODERS[setting["decoder"]]},
         ) as loader:
             return pace(forever(loader), turn_s, setting["prefetch"] + 1).images_per_s

@@ -49,6 +49,7 @@ from gpuload.errors import (
 )
 from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import Field
+from gpuload.fields.images import may_be_missing
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import numbers_of
 from gpuload.lists import bounds_of, owners_of, places_of
@@ -366,6 +367,20 @@ class Dataset:
         refuse_large(self, samples, sizes)
         return sizes
 
+    def samples_without_image(self) -> I64:
+        """int64: the numbers, in the stored order of the whole set, of the samples that have no image.
+
+        Costs O(stored samples) where some of the whole set have none.
+        """
+        image = self.manifest.image
+        if not may_be_missing(image):
+            return np.zeros(0, np.int64)
+        sizes = numbers_of(self.column(image.bytes_column))
+        without = np.flatnonzero(sizes == 0)
+        if self._selected is not None:
+            without = np.intersect1d(without, self._selected)
+        return without
+
     @checked("Dataset.fetch_rows", shards=optional(_SHARDS))
     def fetch_rows(self, shards: npt.ArrayLike | None = None) -> None:
         """Fetches the index of these shards together, of a large set at a URL, before `rows` is asked for each of them.
@@ -672,6 +687,24 @@ def selected_as(dataset: Dataset, other: Dataset) -> Dataset:
     if other._selected is None:
         return dataset
     return dataset._part(other._selected, other.tiling)
+
+
+def having_images(dataset: Dataset) -> Dataset:
+    """The data set without the samples that have no image.
+
+    Raises:
+        ArgumentError: none has one.
+    """
+    without = dataset.samples_without_image()
+    if not len(without):
+        return dataset
+    stored = dataset.stored_samples(np.arange(len(dataset)))
+    has_image = ~np.isin(stored, without)
+    if not has_image.any():
+        raise ArgumentError(
+            f"{dataset.folder}: no sample has a picture. Give a set or a split in which some have"
+        )
+    return dataset.subset(has_image)
 
 
 def stored_sample(dataset: Dataset, number: int) -> StoredSample:

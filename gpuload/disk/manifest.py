@@ -40,7 +40,9 @@ FORMAT = "gpuload"
 # 1 (2026-11): first version. It covers the order of an epoch too: a change to that in gpuload.order.epoch raises it.
 # 2 (2026-11): images that are not 8-bit RGB, or are stored in other encodings than version 1 had. A set that is as
 # version 1 had them is written as version 1, so that older versions of gpuload read it.
-VERSION = 3
+# 3 (2026-11): further pictures, lists of pictures, an image of another name.
+# 4 (2026-11): samples without an image.
+VERSION = 4
 # Bounds of what is parsed: bytes, lists and objects, and entries of these. Each shard that is listed adds to them.
 _MOST_BYTES = 1 << 30
 _SCANNED = 1 << 20  # bytes, at a time
@@ -230,6 +232,8 @@ class Manifest:
     @property
     def version(self) -> int:
         """The first version of the format that has what this set holds."""
+        if self.image.counts is not None:
+            return 4
         several = ("picture", "pictures")
         has_pictures = any(field.kind in several for field in self.fields)
         if has_pictures or self.image.name != IMAGE.name:

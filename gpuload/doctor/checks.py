@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import gpuload
-from gpuload.disk.dataset import Dataset
+from gpuload.disk.dataset import Dataset, having_images
 from gpuload.disk.places import packed_locations
 from gpuload.doctor import Answer, Finding, Told, environment, sets, size
 from gpuload.doctor.environment import Driver
@@ -180,14 +180,14 @@ def main() -> None:
 
 def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str, Any]:
     """Rates, the stage that binds, and advice."""
-    dataset = gpuload.Dataset(folder)
+    dataset = having_images(gpuload.Dataset(folder))
     with gpuload.DaliIterator(
         dataset,
         min(_MOST_BATCH, len(dataset)),
         augment=gpuload.Augment(SIDE, normalize=None),
         device=device,
         decoder=decoder,  # type: ignore[arg-type]
-        fields=("image",),
+        fields=(dataset.manifest.image.name,),
         output="torch" if fault_of("torch") is None else "numpy",
         rank=0,  # whatever the environment says
         world_size=1,

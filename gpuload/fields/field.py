@@ -57,7 +57,8 @@ class Field:
         category_ids: The source's number of each class, where the set was packed from COCO's JSON or by --classes; -1
             for a class that the source lacks.
         instances_of: The field of boxes whose instances "keypoints" are, in the same order.
-        counts: How many "pictures" a sample has: the least and the most.
+        counts: How many "pictures" a sample has: the least and the most; of an "image" or "raw" (0, 1) where samples
+            may have none.
     """
 
     name: Annotated[str, STORED_TEXT]

@@ -30,7 +30,7 @@ from gpuload.fields.rows import DatasetView, MaskDType, PixelField, numbers_of
 from gpuload.formats.corrections import turned
 from gpuload.formats.masks import Reading, class_numbers
 from gpuload.pictures import as_rgb, decode_image, draw_mask
-from gpuload.types import I64, U8, ClassNames
+from gpuload.types import I64, U8, Bools, ClassNames
 
 # 16 bits and floats with several channels have no mode in Pillow.
 _MODES = {
@@ -156,6 +156,30 @@ def is_raw(field: Field) -> bool:
     return field.kind == "raw" or field.member.endswith("npy")
 
 
+def may_be_missing(field: Field) -> bool:
+    """Whether samples may have no picture of a field, which is the image of their set."""
+    return field.kind in ("image", "raw") and field.counts is not None
+
+
+def is_missing(field: Field, row: Mapping[str, Any]) -> bool:
+    """Whether a sample has no image.
+
+    Args:
+        field: Of the image.
+        row: The sample's row of the index.
+    """
+    return may_be_missing(field) and row[field.bytes_column] == 0
+
+
+def _pixels_fault(field: Field) -> str:
+    """Why the pixels that a field tells of cannot be; "" where they can."""
+    try:
+        Pixels.of_field(field)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def wrong_pixels(field: Field, rows: pa.RecordBatch, sizes: I64) -> BadRows:
     """Members that are not as large as their pixels, or do not begin where such values can.
 
@@ -169,8 +193,11 @@ def wrong_pixels(field: Field, rows: pa.RecordBatch, sizes: I64) -> BadRows:
     offset = numbers_of(rows.column(field.offset_column)).astype(np.int64)
     size = numbers_of(rows.column(field.bytes_column)).astype(np.int64)
     needed = pixels.bytes * sizes[:, 0] * sizes[:, 1]
+    is_wrong: Bools = (size != needed) | (offset % value_bytes != 0)
+    if may_be_missing(field):
+        is_wrong &= size != 0
     return BadRows(
-        np.flatnonzero((size != needed) | (offset % value_bytes != 0)),
+        np.flatnonzero(is_wrong),
         lambda row: (
             f"its pixels as {size[row]:,} bytes at byte {offset[row]:,}, expected height x width x {pixels.bytes}, "
             f"{needed[row]:,}, at a multiple of {value_bytes}"
@@ -195,11 +222,9 @@ class ImageKind(Kind):
     )
 
     def field_fault(self, field: Field) -> str:
-        try:
-            Pixels.of_field(field)
-        except ValueError as error:
-            return str(error)
-        return ""
+        if field.kind in ("image", "raw") and field.counts not in (None, (0, 1)):
+            return f"its counts cannot be {list(field.counts or ())}"
+        return _pixels_fault(field)
 
     def hub_feature(
         self, field: Field, classes: ClassNames, dimensions: Set[int]
@@ -222,6 +247,9 @@ class ImageKind(Kind):
     def look(
         self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]
     ) -> dict[str, Any]:
+        """A picture of Pillow, or None of a sample that has no image."""
+        if is_missing(field, row):
+            return {field.name: None}
         return {field.name: decode_image(read(), mode=Pixels.of_field(field).mode)}
 
     def meaning(self, field: Field, set_classes: ClassNames) -> dict[str, object]:
@@ -248,6 +276,8 @@ class RawKind(ImageKind):
     def look(
         self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]
     ) -> dict[str, Any]:
+        if is_missing(field, row):
+            return {field.name: None}
         pixels = Pixels.of_field(field)
         levels = np.frombuffer(read(), pixels.stored).reshape(
             row["height"], row["width"], pixels.channels

@@ -587,6 +587,8 @@ def _hub_feature(
 
 
 def _plain(value: Any) -> str:
+    if value is None:
+        return "none"
     if isinstance(value, Image.Image):
         return f"{value.width} × {value.height} pixels"
     if isinstance(value, np.ndarray):

@@ -415,7 +415,7 @@ class DaliIterator:
         """
         self._check_usable()
         collate = self._built.collate
-        if not collate.has_images:
+        if not collate.shown:
             raise ArgumentError(
                 f"DaliIterator.preview: fields={self.fields!r} has no {collate.image!r}. Add it to show images"
             )
@@ -660,7 +660,7 @@ def _named_fields(batch: Any, collate: Collate) -> Mapping[str, Any]:
     """
     names = collate.names.all
     fields = collate.names.fields_of(batch)
-    images = fields.get(collate.image)
+    images = fields.get(collate.shown)
     first = images[0] if isinstance(images, tuple) and images else images
     has_images = isinstance(first, list) or hasattr(first, "shape")
     if set(fields) != set(names) or not has_images:

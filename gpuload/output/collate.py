@@ -22,6 +22,7 @@ from gpuload.augment.schedule import Schedule
 from gpuload.batchwise import BatchForm, BatchTransform, FieldBatch
 from gpuload.batchwise.mixers import Mixer
 from gpuload.batchwise.transforms import apply_transforms, check_transforms
+from gpuload.counted import counted
 from gpuload.decode.interface import Changed, Decoded, PictureForm
 from gpuload.decode.open import find_stored
 from gpuload.decode.patches import patch_places, patch_shapes
@@ -39,6 +40,7 @@ from gpuload.fields.picture_lists import (
     PicturesKind,
     with_leading_counts,
 )
+from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import Computed, bind_field
 from gpuload.fields.rows import (
     Each,
@@ -132,6 +134,19 @@ class Collate:
         self._num_classes = None if classes is None else len(classes)
         self._check(schedule)
 
+    @property
+    def shown(self) -> str:
+        """The name of the picture with which previews begin: the image, or the first further picture or list; "" where
+        none is requested."""
+        if self.has_images:
+            return self.image
+        further = (
+            name
+            for name, field in self._pixel_fields.items()
+            if field.kind in (PictureKind.name, PicturesKind.name)
+        )
+        return next(further, "")
+
     def picture_forms(
         self, schedule: Schedule, needs_image: bool
     ) -> tuple[PictureForm, ...]:
@@ -142,11 +157,13 @@ class Collate:
             needs_image: Whether the image is decoded.
 
         Raises:
-            ArgumentError: A picture does not fit the one with which it moves.
+            ArgumentError: A picture does not fit the one with which it moves; or samples have no image.
         """
         forms = {self.image: schedule.forms}
         decoded = []
         if needs_image:
+            for dataset in self._datasets:
+                _refuse_missing(dataset)
             stored = find_stored(self._datasets, self.image, schedule.pixels)
             decoded.append(PictureForm(self.image, schedule.forms, stored))
         for picture in self.pictures:
@@ -365,6 +382,31 @@ class Collate:
             lambda array: arrays.adopt(array, is_image=is_image and array.ndim > 1),
             value,
         )
+
+
+def _samples_of(dataset: Dataset, number: int) -> str:
+    """The subject of a sentence that goes on with what the samples lack."""
+    folder = dataset.folder
+    return counted(number, f"sample of {folder} has", f"samples of {folder} have")
+
+
+def _refuse_missing(dataset: Dataset) -> None:
+    """Raises ArgumentError if samples have no image, for loaders that decode it."""
+    without = dataset.samples_without_image()
+    if not len(without):
+        return
+    image = dataset.manifest.image
+    lists = [
+        field.name
+        for field in dataset.fields.values()
+        if field.kind == PicturesKind.name
+    ]
+    name = lists[0] if lists else "images"
+    raise ArgumentError(
+        f"fields: {_samples_of(dataset, len(without))} no {image.name!r}, such as {dataset.keys(without[:1])[0]!r}. "
+        f"Request Pictures({name!r}), with count=1 and fewer='pad' for one of each; or leave these samples out: "
+        f"dataset.filter(pc.field({image.bytes_column!r}) > 0)"
+    )
 
 
 def _in_own_sizes(images: Any, view: View) -> list[Any]:

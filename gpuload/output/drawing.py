@@ -55,28 +55,41 @@ class BatchDrawing:
     @property
     def cells_of_sample(self) -> int:
         """How many cells `cells` gives for each sample."""
-        further = [
+        has_image = self._image in self._specs
+        return len(self._forms) * (has_image + len(self._further_names))
+
+    @property
+    def _further_names(self) -> list[str]:
+        """The requested further pictures and lists of pictures."""
+        return [
             name
             for name in self._specs
             if name in self._fields and self._fields[name].kind in _FURTHER
         ]
-        return len(self._forms) * (1 + len(further))
 
     def cells(self, batch: Any, count: int) -> list[Cell]:
         """The first samples of a batch, a named tuple or a dict of its fields; with several views, one cell for each
-        view."""
+        view. Without the image, the first of its further pictures has the caption."""
         fields = batch if isinstance(batch, Mapping) else batch._asdict()
-        samples = min(count, len(_views_of(fields[self._image])[0]))
-        drawn = _first_samples(fields, samples)
-        views = self._levels(drawn)
+        by_sample = {name: _by_sample(value) for name, value in fields.items()}
+        has_image = self._image in self._specs
+        leading = self._image if has_image else self._further_names[0]
+        samples = min(count, len(_of_view(by_sample[leading], 0)))
+        drawn: dict[str, Any] = map_tree(_as_numpy, take(by_sample, slice(samples)))
+        views = self._levels(drawn) if has_image else [None] * len(self._forms)
         cells = []
         for row in range(samples):
             caption = self._caption(drawn, row)
+            if not has_image:
+                caption = _SEPARATOR.join(filter(None, (leading, caption)))
             for view, levels in enumerate(views):
-                picture = self._draw(Image.fromarray(levels[row]), drawn, row, view)
+                of_view = self._further(drawn, row, view)
+                if levels is not None:
+                    shown = Image.fromarray(levels[row])
+                    of_view.insert(0, Cell(self._draw(shown, drawn, row, view), ""))
                 prefix = f"view {view}{_SEPARATOR}" if len(views) > 1 else ""
-                cells.append(Cell(picture, prefix + caption))
-                cells += self._further(drawn, row, view)
+                of_view[0] = of_view[0]._replace(caption=prefix + caption)
+                cells += of_view
         return cells
 
     def _levels(self, batch: Mapping[str, Any]) -> list[Any]:
@@ -153,13 +166,6 @@ def _stretched(values: Any) -> Image.Image:
     numbers = np.asarray(values, np.float32)
     planes = numbers if numbers.ndim == 3 else numbers[None]
     return as_picture(np.moveaxis(planes, 0, 2))
-
-
-def _first_samples(fields: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """The fields of the first samples, as NumPy arrays."""
-    by_sample = {name: _by_sample(value) for name, value in fields.items()}
-    first: dict[str, Any] = map_tree(_as_numpy, take(by_sample, slice(count)))
-    return first
 
 
 def _views_of(images: Any) -> tuple[Any, ...]:

@@ -48,6 +48,7 @@ except ImportError:  # Pillow then checks every image
     simplejpeg = None
 
 KEPT = "kept"
+MISSING = "missing"  # the kind of the image of a sample that has none
 PNG_WITHOUT_POINTS = (
     "png-without-points"  # what a kept PNG was before it had seek points
 )
@@ -91,7 +92,7 @@ class StoredImage:
         data: An upright image, or an `.npy`.
         width: In pixels.
         height: In pixels.
-        kind: "kept", or what the image was before it was re-encoded.
+        kind: "kept", "missing", or what the image was before it was re-encoded.
         member: Extension of the tar member.
         placement: How it was resized.
         header: Number of bytes of an `.npy` before the first pixel, else 0.
@@ -112,6 +113,16 @@ class StoredImage:
     measured: Array | None = None
     points: bytes | None = None
     remarks: Mapping[str, int] = field(default_factory=dict)
+
+
+def missing_image(placement: Placement) -> StoredImage:
+    """What stands for the image of a sample that has none.
+
+    Args:
+        placement: Of an image for whose size crops are drawn.
+    """
+    width, height = placement.canvas
+    return StoredImage(b"", width, height, MISSING, "", placement)
 
 
 def prepare_image(

@@ -50,7 +50,13 @@ from gpuload.disk.manifest import (
     is_shard_name,
     write_timm_info,
 )
-from gpuload.disk.tar import Member, group_members, read_members, split_name
+from gpuload.disk.tar import (
+    BLOCK_BYTES,
+    Member,
+    group_members,
+    read_members,
+    split_name,
+)
 from gpuload.errors import (
     ArgumentError,
     DecodeError,
@@ -86,7 +92,7 @@ from gpuload.packing.points import find_points
 from gpuload.sources.files import is_text
 from gpuload.sources.listing import Rejection, some_of
 from gpuload.sources.tar_samples import SampleCheck
-from gpuload.sources.tars import by_extension
+from gpuload.sources.tars import by_extension, numbered_picture
 from gpuload.store.files import temporaries, write_atomically
 from gpuload.store.hub import is_pinned, pinned, place_of
 from gpuload.store.network import background
@@ -127,13 +133,13 @@ class IndexedSample(NamedTuple):
     Attributes:
         members: All of its files, in stored order.
         row: Its columns of the index, without those of VALUE_FIELDS that it lacks, and of pictures.
-        image: The member that is its image.
+        image: The member that is its image; None where it has no picture.
         pictures: Those that are its further pictures, by name.
     """
 
     members: list[Member]
     row: dict[str, Any]
-    image: Member
+    image: Member | None
     pictures: PicturesOfSample
 
 
@@ -224,6 +230,7 @@ def index_shards(
         else:
             scanned.append(_scan_url(shard, names))
         watch(len(scanned), len(shards))
+    _refuse_missing_images(scanned)
     fields = _fields(scanned)
     scanned = [_with_all(shard, fields[1:], missing) for shard in scanned]
     samples = [sample for shard in scanned for sample in shard.samples]
@@ -373,13 +380,37 @@ def _read_classes(path: str | Path) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _refuse_missing_images(scanned: Sequence[ScannedShard]) -> None:
+    """Raises ShardError if a sample has no picture, unless the pictures of all others lie in lists, of which it has
+    none."""
+    missing = [
+        (shard.path, sample.row["key"])
+        for shard in scanned
+        for sample in shard.samples
+        if sample.image is None
+    ]
+    images = [sample.image for shard in scanned for sample in shard.samples]
+    ends = [split_name(image.name)[1] for image in images if image is not None]
+    are_lists = bool(ends) and all(
+        numbered_picture(end.lower()) is not None for end in ends
+    )
+    if missing and not are_lists:
+        path, key = missing[0]
+        raise ShardError(
+            f"{path}: sample {key!r} has no image (wanted one of {', '.join(IMAGE_MEMBERS)}). Pack its images "
+            "with `python -m gpuload pack`"
+        )
+
+
 def _fields(scanned: Sequence[ScannedShard]) -> tuple[Field, ...]:
     """The image, and what samples have besides."""
     every = [sample for shard in scanned for sample in shard.samples]
-    ends = {split_name(sample.row["source"])[1] for sample in every}
+    images = [sample.image for sample in every if sample.image is not None]
+    ends = {split_name(image.name)[1] for image in images}
     member = ";".join(sorted(ends, key=_place_of))
     names = {name for sample in every for name in sample.row}
-    image = Field("image", "image", member)
+    counts = None if len(images) == len(every) else (0, 1)
+    image = Field("image", "image", member, counts=counts)
     return (image, *(field for field in VALUE_FIELDS if field.name in names))
 
 
@@ -393,7 +424,8 @@ def _with_pictures(shard: ScannedShard, fields: Sequence[Field]) -> ScannedShard
     """The shard with the columns of these fields of pictures in its rows."""
     passed_over = shard.passed_over.copy()
     for sample in shard.samples:
-        columns = columns_of_pictures(fields, sample.pictures, sample.image.offset)
+        somewhere = sample.row[IMAGE.offset_column]
+        columns = columns_of_pictures(fields, sample.pictures, somewhere)
         sample.row.update(columns)
         indexed = set(pictures_in(fields, sample.pictures)) - {sample.image}
         passed_over.subtract(_extension(member) for member in indexed)
@@ -550,8 +582,9 @@ def _samples_of(
     """
     samples = []
     for key, members_of_sample, by_end in _grouped(path, members):
-        image = _image_member(path, key, by_end)
-        row = _row(path, key, image, by_end, content, classes)
+        image = _image_member(by_end)
+        row = _row(path, key, image, members_of_sample[0], content)
+        row |= _values(path, by_end, content, classes)
         pictures = _pictures_of(by_end, image, content)
         samples.append(IndexedSample(members_of_sample, row, image, pictures))
     return samples
@@ -576,13 +609,15 @@ def _grouped(
     return samples
 
 
-def _lacks_end(image: Member, content: mmap.mmap) -> bool:
+def _lacks_end(image: Member | None, content: mmap.mmap) -> bool:
     """Whether a JPEG was cut short, or filled up with zeros: its end marker is missing. Of a PNG, its size told it.
 
     Args:
-        image: Its member.
+        image: Its member; None of a sample without one.
         content: Of the shard.
     """
+    if image is None:
+        return False
     data = content[image.offset : image.offset + image.size]
     return data.startswith(jpeg.START) and jpeg.read_header(data).oddity == jpeg.NO_END
 
@@ -598,23 +633,18 @@ def _count_passed_over(
     )
 
 
-def _image_member(path: Path, key: str, by_end: Mapping[str, Member]) -> Member:
-    """The image of a sample, given by the extensions of its members."""
+def _image_member(by_end: Mapping[str, Member]) -> Member | None:
+    """The image of a sample, given by the extensions of its members; None where it has no picture."""
     for extension in IMAGE_MEMBERS:
         if extension in by_end:
             return by_end[extension]
     single, lists = members_of_pictures(by_end, None, IMAGE_MEMBERS)
     firsts = [*single.values(), *(members[0] for members in lists.values())]
-    if firsts:
-        return min(firsts, key=lambda member: member.offset)
-    raise ShardError(
-        f"{path}: sample {key!r} has no image (wanted one of {', '.join(IMAGE_MEMBERS)}). Pack its images "
-        "with `python -m gpuload pack`"
-    )
+    return min(firsts, key=lambda member: member.offset, default=None)
 
 
 def _pictures_of(
-    by_end: Mapping[str, Member], image: Member, content: mmap.mmap
+    by_end: Mapping[str, Member], image: Member | None, content: mmap.mmap
 ) -> PicturesOfSample:
     """The pictures of a sample besides its image, by the extensions of its members.
 
@@ -663,21 +693,32 @@ def _check_names(path: Path, members: Sequence[Member]) -> None:
 
 
 def _row(
-    path: Path,
-    key: str,
-    image: Member,
-    by_end: Mapping[str, Member],
-    data: mmap.mmap,
-    classes: ClassNames,
+    path: Path, key: str, image: Member | None, first: Member, data: mmap.mmap
 ) -> dict[str, Any]:
+    """The columns of a sample that every set has.
+
+    Args:
+        image: Its image; None where it has no picture.
+        first: Its first member.
+        data: Of the shard.
+    """
+    shown = first if image is None else image
+    row: dict[str, Any] = {"key": key, "source": f"{path.name}/{shown.name}"}
+    if image is None:
+        start = first.offset - BLOCK_BYTES
+        empty = {IMAGE.offset_column: start, IMAGE.bytes_column: 0}
+        return {**row, "width": 1, "height": 1, **empty}
     width, height = _image_size(path, image, data)
-    row: dict[str, Any] = {
-        "key": key,
-        "source": f"{path.name}/{image.name}",
-        "width": width,
-        "height": height,
-    }
+    row |= {"width": width, "height": height}
     row |= {IMAGE.offset_column: image.offset, IMAGE.bytes_column: image.size}
+    return row
+
+
+def _values(
+    path: Path, by_end: Mapping[str, Member], data: mmap.mmap, classes: ClassNames
+) -> dict[str, Any]:
+    """The columns of VALUE_FIELDS that a sample has."""
+    row = dict[str, Any]()
     for field in VALUE_FIELDS:
         if (member := by_end.get(field.member)) is not None:
             row |= {field.offset_column: member.offset, field.bytes_column: member.size}

@@ -32,7 +32,7 @@ from gpuload.fields.pictures import PictureKind
 from gpuload.formats.masks import FEW_BITS, MANY_BITS
 from gpuload.machine.fork_server import sigint_deferred
 from gpuload.packing.following import with_mode
-from gpuload.packing.image import KEPT
+from gpuload.packing.image import KEPT, MISSING
 from gpuload.packing.options import AUTO, PackOptions
 from gpuload.packing.output import Output, as_line, cannot_write, describe, write_lines
 from gpuload.packing.own_files import REJECTED_NAME
@@ -656,10 +656,16 @@ class _PackingRun:
         members = set(total.members)
         if old.fields:
             members |= set(old.image.member.split(";"))
+        if not members:  # no sample of the split has an image
+            members = {"npy" if self.options.encode == "raw" else "png"}
         is_raw = {extension.rpartition(".")[2] for extension in members} == {"npy"}
         kind = "raw" if is_raw else "image"
         name = self.state.image
-        return Field(name, kind, ";".join(sorted(members)), **pixels)
+        field = Field(name, kind, ";".join(sorted(members)), **pixels)
+        was_missing = bool(old.fields) and old.image.counts is not None
+        if was_missing or total.kinds[MISSING]:
+            return replace(field, counts=(0, 1))
+        return field
 
     def _packing_facts(self, split: PlannedSplit, old: Manifest) -> dict[str, Any]:
         """How a split was packed, as its manifest records it: the settings of this run, and counts of all runs."""
@@ -670,6 +676,9 @@ class _PackingRun:
         facts["pillow"] = PIL.__version__
         kinds = Counter(self.totals[split.name].kinds)
         facts["kept"] = before.get("kept", 0) + kinds.pop(KEPT, 0)
+        missing = before.get("without_image", 0) + kinds.pop(MISSING, 0)
+        if missing:
+            facts["without_image"] = missing
         stored_anew = Counter(before.get("stored_anew", {})) + kinds
         facts["stored_anew"] = dict(sorted(stored_anew.items()))
         rejected = self._rejected(split)
@@ -796,7 +805,9 @@ def _report_finished(
         if keeps_splits and before.get("splits") == OWN_SPLITS:
             now["splits"] = OWN_SPLITS
         refuse_change(f"the complete set in {output.where}", before, now, advice)
-        kinds += Counter({KEPT: before["kept"], **before["stored_anew"]})
+        missing = before.get("without_image", 0)
+        counts = {KEPT: before["kept"], MISSING: missing, **before["stored_anew"]}
+        kinds += Counter(counts)
     return PackReport(
         output.where,
         manifests,

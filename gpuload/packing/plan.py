@@ -44,6 +44,7 @@ from gpuload.sources.listing import (
     DRAWN_HEIGHT,
     DRAWN_WIDTH,
     NAME,
+    NO_IMAGE,
     WHERE,
     Listing,
     Rejection,
@@ -253,6 +254,8 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
     listing = fit_pictures(source, listing, options)
     _check_splits(listing, options)
     base = _read_manifests(output)
+    if not base:
+        _refuse_without_pictures(source, listing)
     mode, notes_on_mode = mode_of_set(source, listing, options, base)
     options = with_mode(options, mode)
     listing = _match_listing(listing, base, options)
@@ -287,6 +290,20 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
     )
     write_json(output.scratch / STATE_NAME, asdict(state))
     return state
+
+
+def _refuse_without_pictures(source: Source, listing: Listing) -> None:
+    """Raises SourceError if no sample has a picture: there is no mode then, and nothing to decode."""
+    lists = [field.name for field in listing.fields if field.kind == PicturesKind.name]
+    if not lists or numbers_of(listing.samples.column(BYTES)).any():
+        return
+    if set(addresses(listing.samples).to_pylist()) != {NO_IMAGE}:
+        return
+    if not any(any(listing.samples.column(name).to_pylist()) for name in lists):
+        raise SourceError(
+            f"{source.title}: no sample has a picture in {some_of(lists)}. A set without any is a table: read it as "
+            "such, or pack its samples together with some that have pictures"
+        )
 
 
 def _read_manifests(output: Output) -> dict[str, Manifest]:
@@ -505,13 +522,10 @@ def _hash(
 
 
 def _of_one_size(listing: Listing) -> I64:
-    """The rows whose images have as many bytes as another one."""
-    _, number, counts = np.unique(
-        numbers_of(listing.samples.column(BYTES)),
-        return_inverse=True,
-        return_counts=True,
-    )
-    return np.flatnonzero(counts[number] > 1)
+    """The rows whose images have as many bytes as another one; a sample without an image has none."""
+    sizes = numbers_of(listing.samples.column(BYTES))
+    _, number, counts = np.unique(sizes, return_inverse=True, return_counts=True)
+    return np.flatnonzero((counts[number] > 1) & (sizes > 0))
 
 
 def _note_on_shared(

@@ -24,7 +24,7 @@ from gpuload.packing.options import AUTO, PackOptions
 from gpuload.packing.plan import check_names, make_plan
 from gpuload.packing.workers import prepare_source
 from gpuload.pictures import Cell, as_rgb, decode_image, draw_sheet, thumbnail
-from gpuload.sources.listing import NAME, Listing, addresses
+from gpuload.sources.listing import NAME, NO_IMAGE, Listing, addresses
 from gpuload.sources.registry import sources
 from gpuload.sources.source import FilesSource, Source
 from gpuload.types import Array, ClassNames
@@ -119,11 +119,13 @@ def _sheet(source: Source, listing: Listing) -> Image.Image:
     numbers = np.unique(np.linspace(0, len(listing) - 1, count).astype(int)).tolist()
     rows = listing.samples.take(numbers)
     places = addresses(rows).to_pylist()
-    source.expect(places)
+    source.expect([place for place in places if place != NO_IMAGE])
     cells = list[Cell]()
     for row, place in zip(rows.to_pylist(), places, strict=True):
-        source.wait(place)
         try:
+            if place == NO_IMAGE:
+                raise DecodeError("has no picture")
+            source.wait(place)
             picture = _drawn(source, listing.fields, row, place)
         except Exception as error:  # Pillow's many parsers may raise anything
             picture = Image.new("RGB", (_CELL_PX, _CELL_PX // 2), "white")

@@ -25,8 +25,8 @@ from gpuload.errors import DecodeError
 from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.images import POINTS, MaskKind, Pixels, is_raw, picture_columns
-from gpuload.fields.kind import StoredMember
-from gpuload.fields.motion import Placement
+from gpuload.fields.kind import Kind, StoredMember
+from gpuload.fields.motion import Placement, place
 from gpuload.fields.picture_lists import (
     PicturesKind,
     any_member,
@@ -36,14 +36,27 @@ from gpuload.fields.picture_lists import (
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import index_schema, kind_of
 from gpuload.packing.annotations import fit_annotations
-from gpuload.packing.image import KEPT, StoredImage, prepare_image, store_picture
+from gpuload.packing.image import (
+    KEPT,
+    MISSING,
+    StoredImage,
+    missing_image,
+    prepare_image,
+    store_picture,
+)
 from gpuload.packing.options import Encoding
 from gpuload.packing.output import cannot_write
 from gpuload.packing.plan import MEASURED, ROW, read_plan, shard_name
 from gpuload.packing.resized import is_jpeg, resized_picture, resizing_of
 from gpuload.packing.spread import Spread
 from gpuload.packing.workers import NOWHERE, Blamable, noted_position
-from gpuload.sources.listing import DRAWN_HEIGHT, DRAWN_WIDTH, NAME, addresses
+from gpuload.sources.listing import (
+    DRAWN_HEIGHT,
+    DRAWN_WIDTH,
+    NAME,
+    NO_IMAGE,
+    addresses,
+)
 from gpuload.sources.source import Source
 from gpuload.store.files import start_writeback, temporaries, write_atomically
 
@@ -297,13 +310,19 @@ class _Sample(NamedTuple):
     members: list[Member]
 
 
+def _is_on_image(field: Field, values: dict[str, Any]) -> bool:
+    """Whether a sample has values of a field that are places in its image, such as boxes."""
+    moves = type(kind_of(field)).move is not Kind.move
+    return moves and bool(values[field.name])
+
+
 def _places(of_sample: Sequence[Any]) -> list[str]:
     """The addresses of all that is read of a sample, some of which are lists of several."""
     places = list[str]()
     for entry in of_sample:
         if isinstance(entry, list):
             places += entry
-        else:
+        elif entry != NO_IMAGE:
             places.append(entry)
     return places
 
@@ -354,11 +373,11 @@ class _Packing:
             for field in self.job.fields
             if kind_of(field).stays_in_shard
         ]
+        images = addresses(self.samples).to_pylist()
         reads = [
             _places(of_sample)
             for of_sample in zip(
-                *(column.to_pylist() for column in (addresses(self.samples), *stay)),
-                strict=True,
+                images, *(column.to_pylist() for column in stay), strict=True
             )
         ]
         source.expect([address for several in reads for address in several])
@@ -369,7 +388,7 @@ class _Packing:
             try:
                 if reason := self.job.known_bad.get(position):
                     raise DecodeError(reason)
-                image, stored = self._read(reads[position][0], values)
+                image, stored = self._read(images[position], values)
             except DecodeError as error:
                 self.report.rejected.append([values[ROW], values[NAME], str(error)])
             else:
@@ -383,63 +402,101 @@ class _Packing:
         # SIGALRM's default action ends the process even if C code never returns to Python.
         signal.setitimer(signal.ITIMER_REAL, self.job.time_limit_s)
         try:
-            data = self.job.source.read(address)
-            self.report.read_bytes += (
-                len(data) if isinstance(data, bytes) else data.nbytes
-            )
-            begin = time.process_time()
-            image = prepare_image(data, values[MEASURED], self.job.encoding)
-            seconds = time.process_time() - begin
-            image = fit_annotations(
-                image, data, (values.get(DRAWN_WIDTH, 0), values.get(DRAWN_HEIGHT, 0))
-            )
+            cost = StoringCost()
+            image = self._no_image(values) if address == NO_IMAGE else None
+            if image is None:
+                image, cost = self._read_image(address, values)
             stored = list[Stored]()
             for field in self.job.fields:
-                kind = kind_of(field)
-                value: Any
-                if isinstance(kind, PicturesKind):
-                    places = values[field.name]
-                    pictures = self._read_list(field, places, image.placement)
-                    if places[:1] == [address]:
-                        image = self._as_picture(image, field, pictures[0])
-                    stored.append(StoredList(pictures))
-                    continue
-                if kind.stays_in_shard:
-                    value = self.job.source.read(values[field.name])
-                else:
-                    value = {column: values[column] for column in kind.columns(field)}
-                    if field.instances_of is not None:
-                        value[field.instances_of] = values[field.instances_of]
-                if isinstance(kind, PictureKind):
-                    self.report.read_bytes += len(value)
-                    picture = self._store_picture(field, value, image.placement)
-                    stored.append(picture)
-                elif isinstance(kind, MaskKind):
-                    stored.append(
-                        kind.store(
-                            field, value, image.placement, self.job.encoding.mask_rules
-                        )
-                    )
-                else:
-                    stored.append(kind.store(field, value, image.placement))
+                if image.kind == MISSING and _is_on_image(field, values):
+                    raise DecodeError(f"has {field.name!r} and no picture")
+                part = self._read_field(field, values, image.placement)
+                is_filled = isinstance(part, StoredList) and bool(part.pictures)
+                if is_filled and values[field.name][0] == address:
+                    assert isinstance(part, StoredList)
+                    image = self._as_picture(image, field, part.pictures[0])
+                stored.append(part)
         except OSError as error:
             raise DecodeError(f"cannot be read: {error.strerror or error}") from None
         except MemoryError:
             raise DecodeError("does not fit into memory") from None
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        if image.kind != KEPT:
-            size = len(data) if isinstance(data, bytes) else data.nbytes
-            cost = StoringCost(1, size, len(image.data), seconds)
-            self.report.add_cost(f"{image.kind} → .{image.member}", cost)
+        if image.kind not in (KEPT, MISSING):
+            change = f"{image.kind} → .{image.member}"
+            self.report.add_cost(change, cost._replace(stored_bytes=len(image.data)))
         return image, stored
+
+    def _read_image(
+        self, address: str, values: dict[str, Any]
+    ) -> tuple[StoredImage, StoringCost]:
+        """The image of a sample, and what it has cost to store it, but for its size."""
+        data = self.job.source.read(address)
+        size = len(data) if isinstance(data, bytes) else data.nbytes
+        self.report.read_bytes += size
+        begin = time.process_time()
+        image = prepare_image(data, values[MEASURED], self.job.encoding)
+        seconds = time.process_time() - begin
+        drawn_on = (values.get(DRAWN_WIDTH, 0), values.get(DRAWN_HEIGHT, 0))
+        image = fit_annotations(image, data, drawn_on)
+        return image, StoringCost(1, size, 0, seconds)
+
+    def _no_image(self, values: dict[str, Any]) -> StoredImage:
+        """What stands for the image of a sample that has none: of the size of its first further picture, or one pixel.
+
+        Raises:
+            DecodeError: the sample has no member at all, or what is drawn on an image.
+        """
+        encoding = self.job.encoding
+        for field in self.job.fields:
+            places = values[field.name] if kind_of(field).stays_in_shard else None
+            if isinstance(places, str) and field.kind == PictureKind.name:
+                places = [places]
+            if places and field.kind in (PictureKind.name, PicturesKind.name):
+                data = self.job.source.read(places[0])
+                first = store_picture(data, field, encoding)
+                width, height, _ = picture_columns(field.name)
+                size = first.values[width], first.values[height]
+                return missing_image(
+                    place(size, encoding.size, encoding.fit, encoding.enlarge)
+                )
+        if all(field.kind == PicturesKind.name for field in self.job.fields):
+            raise DecodeError("has no picture, and nothing else")
+        return missing_image(Placement((1, 1), (1, 1), (0, 0), (1, 1)))
+
+    def _read_field(
+        self, field: Field, values: dict[str, Any], of_image: Placement
+    ) -> Stored:
+        """The member or members of a field besides the image.
+
+        Args:
+            field: Of the sample.
+            values: Of the sample in the listing.
+            of_image: Where the image is placed.
+        """
+        kind = kind_of(field)
+        if isinstance(kind, PicturesKind):
+            return StoredList(self._read_list(field, values[field.name], of_image))
+        value: Any
+        if kind.stays_in_shard:
+            value = self.job.source.read(values[field.name])
+        else:
+            value = {column: values[column] for column in kind.columns(field)}
+            if field.instances_of is not None:
+                value[field.instances_of] = values[field.instances_of]
+        if isinstance(kind, PictureKind):
+            self.report.read_bytes += len(value)
+            return self._store_picture(field, value, of_image)
+        if isinstance(kind, MaskKind):
+            return kind.store(field, value, of_image, self.job.encoding.mask_rules)
+        return kind.store(field, value, of_image)
 
     def _read_list(
         self, field: Field, places: Sequence[str], of_image: Placement
     ) -> list[StoredMember]:
         pictures = []
-        for place in places:
-            data = self.job.source.read(place)
+        for address in places:
+            data = self.job.source.read(address)
             self.report.read_bytes += len(data)
             pictures.append(self._store_picture(field, data, of_image))
         return pictures
@@ -490,13 +547,8 @@ class _Packing:
             POINTS: image.points or b"",
         }
         holder = self._list_of_image(image, stored)
-        own_name = "" if self.job.image == "image" else f"{self.job.image}."
-        end = f"{own_name}{image.member}"
-        if holder:
-            end = member_of(holder, 0, image.member)
         sample = _Sample(key, row, [])
-        first = StoredMember(image.data, image.header, {})
-        self._add_member(sample, self.fields[0], first, end)
+        self._add_image(sample, image, holder)
         for field, part in zip(self.job.fields, stored, strict=True):
             if isinstance(part, StoredList):
                 self._add_list(sample, field, part, field.name == holder)
@@ -510,7 +562,6 @@ class _Packing:
         self.rows.append(row)
         self.members.append(sample.members)
         self.report.kinds[image.kind] += 1
-        self.report.members[end] += 1
         self.report.remarks.update(image.remarks)
         for field in self.job.fields:
             self.report.remarks.update(
@@ -524,6 +575,25 @@ class _Packing:
                 self.spread = Spread(image.measured.shape[2])
             self.spread.add(image.measured)
             self.report.measured += 1
+
+    def _add_image(self, sample: "_Sample", image: StoredImage, holder: str) -> None:
+        """Appends the image of a sample, if it has one.
+
+        Args:
+            holder: The list that begins with it; "" for none.
+        """
+        field = self.fields[0]
+        if image.kind == MISSING:
+            sample.row[field.offset_column] = self.tar.size
+            sample.row[field.bytes_column] = 0
+            return
+        own_name = "" if self.job.image == "image" else f"{self.job.image}."
+        end = f"{own_name}{image.member}"
+        if holder:
+            end = member_of(holder, 0, image.member)
+        first = StoredMember(image.data, image.header, {})
+        self._add_member(sample, field, first, end)
+        self.report.members[end] += 1
 
     def _add_member(
         self, sample: "_Sample", field: Field, part: StoredMember, extension: str

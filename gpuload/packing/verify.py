@@ -29,7 +29,13 @@ from gpuload.disk.sample import Quarantined, write_quarantine
 from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
 from gpuload.errors import ArgumentError, DecodeError, FormatError, RemoteError
 from gpuload.fields.field import Field
-from gpuload.fields.images import POINTS, Pixels, is_raw, picture_columns
+from gpuload.fields.images import (
+    POINTS,
+    Pixels,
+    is_missing,
+    is_raw,
+    picture_columns,
+)
 from gpuload.fields.picture_lists import PicturesKind
 from gpuload.fields.registry import kind_of
 from gpuload.machine.fork_server import exit_name
@@ -454,6 +460,8 @@ def _faults(
 ) -> list[str]:
     faults = list[str]()
     for field in job.fields:
+        if is_missing(field, row):
+            continue
         if field.kind == PicturesKind.name:
             faults += _faults_of_list(job, field, row, members, file)
             continue

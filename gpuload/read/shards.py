@@ -23,6 +23,7 @@ from gpuload.fields.images import (
     MaskKind,
     has_seek_points,
     is_raw,
+    may_be_missing,
     picture_columns,
 )
 from gpuload.fields.kind import BadRows
@@ -140,9 +141,12 @@ class MappedShard:
         """Checks the headers of three images at the positions in the index."""
         offsets = numbers_of(self.rows.column(image.offset_column))
         sizes = numbers_of(self.rows.column(image.bytes_column))
-        if not len(offsets):
+        rows = np.arange(len(offsets))
+        if may_be_missing(image):
+            rows = np.flatnonzero(sizes)
+        if not len(rows):
             return
-        for row in {0, len(offsets) // 2, len(offsets) - 1}:
+        for row in {int(rows[0]), int(rows[len(rows) // 2]), int(rows[-1])}:
             # Bytes 124..135 of the tar header before the data hold the size in octal (POSIX ustar). Pixels follow a
             # .npy header, which ends in a newline (NumPy's format description).
             offset = int(offsets[row])

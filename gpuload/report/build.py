@@ -19,7 +19,7 @@ from rich.filesize import decimal
 from gpuload import __version__
 from gpuload.augment import Augment
 from gpuload.counted import counted
-from gpuload.disk.dataset import Dataset
+from gpuload.disk.dataset import Dataset, having_images
 from gpuload.order.epoch import measure_mixing, smallest_good_window
 from gpuload.pictures import STRETCH
 from gpuload.report.facts import SplitFacts, aspect, find_extremes, look_at_all
@@ -239,7 +239,7 @@ def build(
         },
         "training": {
             "split": trained.name,
-            **training_batch(trained.dataset, augment),
+            **training_batch(having_images(trained.dataset), augment),
             "mixing": _mixing(trained.dataset),
         },
     }
@@ -293,6 +293,7 @@ def _sizes(parts: Sequence[SplitFacts]) -> list[dict[str, Any]]:
         }
         for (measure, unit), values in _MEASURES.items()
         for part in parts
+        if len(part.sizes)
     ]
 
 

@@ -70,7 +70,7 @@ class SplitFacts:
 
     Attributes:
         split: The packed set.
-        sizes: `SIZES` of N samples, in stored order.
+        sizes: `SIZES` of the samples that have an image, in stored order.
         classes: Those of each field that has some, "label" first.
         looks: What was measured of the images that decode.
         undecodable: Those that were looked at and do not decode.
@@ -112,10 +112,17 @@ def look_at_all(
 
     for split, (sizes, classes), count in zip(splits, indexes, counts, strict=True):
         looks, undecodable = look_at(
-            split.dataset, choose(split.dataset, count), side, more
+            split.dataset, _choose(split.dataset, count), side, more
         )
         parts.append(SplitFacts(split, sizes, classes, looks, undecodable))
     return parts
+
+
+def _choose(dataset: Dataset, most: int) -> I64:
+    """As `choose`, without samples that have no image."""
+    numbers = choose(dataset, most)
+    without = dataset.samples_without_image()
+    return numbers[~np.isin(dataset.stored_samples(numbers), without)]
 
 
 def read_index(dataset: Dataset) -> tuple[Array, dict[str, Classes]]:
@@ -152,7 +159,8 @@ def read_index(dataset: Dataset) -> tuple[Array, dict[str, Classes]]:
             classes[field.name].add(rows.column(name).take(places), here["number"])
         for size in columns_of_sizes:
             here[size] = rows.column(columns_of_sizes[size]).to_numpy()[places]
-    return sizes, classes
+    has_image = ~np.isin(sizes["number"], dataset.samples_without_image())
+    return sizes[has_image], classes
 
 
 class _Ranking(NamedTuple):

@@ -236,7 +236,13 @@ class Table(NamedTuple):
                 "--column image=NAME"
             )
         reader = _SampleReader(title, self, roles, columns, lists, findings)
-        for row in rows:
+        for number, row in enumerate(rows):
+            missing = reader.missing_picture(row)
+            if missing:
+                findings.reject(
+                    f"row {number}", f"has nothing in its column {missing!r}"
+                )
+                continue
             yield reader.sample(row)
 
     def _with_lists(self) -> tuple[set[str], Iterator[Row]]:
@@ -318,6 +324,15 @@ class _SampleReader:
         )
         return {column: objects}
 
+    def missing_picture(self, row: Row) -> str:
+        """The first column of pictures that is null in a row; "" where none is."""
+        for column in row:
+            role = self._role_of.get(column, column)
+            is_picture = self._findings.kinds.get(role) == PictureKind.name
+            if (is_picture or role in ("image", "mask")) and _is_null(row[column]):
+                return column
+        return ""
+
     def sample(self, row: Row) -> Row:
         """The sample that a row is."""
         sample: dict[str, Any] = {}
@@ -368,6 +383,11 @@ class _SampleReader:
 def _is_file(value: Any) -> bool:
     """Whether a value is an image as Hugging Face's Parquet has it: its bytes, or the path of its file."""
     return isinstance(value, dict) and value.keys() == {"bytes", "path"}
+
+
+def _is_null(value: Any) -> bool:
+    """Whether a cell of a column of images is null; Hugging Face's have neither bytes nor a path there."""
+    return value is None or (_is_file(value) and not any(value.values()))
 
 
 def _list_name(column: str) -> str:

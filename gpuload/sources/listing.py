@@ -44,6 +44,7 @@ _YEAR = re.compile(r"[ _-]?(19|20)\d\d$")
 NAME = "name"
 BYTES = "bytes"
 WHERE = "where"
+NO_IMAGE = ""  # the address of a sample that has none
 DRAWN_ON = "drawn_on"  # a key of rows, see `Findings.draws`
 DRAWN_WIDTH = "drawn_width"
 DRAWN_HEIGHT = "drawn_height"

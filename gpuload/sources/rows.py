@@ -13,7 +13,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -74,6 +74,9 @@ _OF_PICTURES = (PictureKind.name, PicturesKind.name)
 _PICTURE = PictureKind()
 _PICTURES = PicturesKind()
 _NO_KIND = ("", "")
+_ROWS_AHEAD = (
+    10_000  # that are looked into for the kinds of the first row's empty lists
+)
 _CHUNK_ROWS = 65_536  # rows kept as Python objects before they become Arrow columns
 
 # Name and detail (see `Kind.detail`) of the kind of each field.
@@ -178,6 +181,7 @@ class _RowReader:
         self._offset = 0
         self.image = "image"
         self._first_of = ""  # the list whose first picture is the image
+        self._lists = set[str]()  # of pictures, which are empty in the first row
         self.kinds: FieldKinds = {}
         self._by_key = {key: kind for kind in all_kinds().values() for key in kind.keys}
         self.remarks: Counter[str] = Counter()
@@ -188,13 +192,10 @@ class _RowReader:
 
         Where nothing is spooled, rows come from one place in the source's code, so only the first is checked.
         """
-        for self._number, row in enumerate(rows):
+        started = self._started(iter(rows))
+        for self._number, row in enumerate(started):
             if self._number == 0 or self._source.spools:
                 self._check(row)
-            if self._first_of and not row[self._first_of]:
-                name = str(row.get(listing.NAME, f"sample {self._number}"))
-                self._told.reject(name, f"has no picture in {self._first_of!r}")
-                continue
             yield self._entry(row)
         if self._number < 0:
             notes = [
@@ -206,6 +207,32 @@ class _RowReader:
             raise SourceError(
                 f"{self._source.title}: holds no sample; found: {'; '.join(notes) or 'nothing'}. {advice}"
             )
+
+    def _started(self, rows: Iterator["Row"]) -> Iterator["Row"]:
+        """The rows, once the first ones have told which empty lists of the first are lists of pictures."""
+        held = list(islice(rows, 1))
+        empty = self._empty_lists(held[0]) if held else set()
+        for row in islice(rows, _ROWS_AHEAD if empty else 0):
+            held.append(row)
+            if isinstance(row, Mapping):
+                told = {name for name in empty if _PICTURES.claims(row.get(name))}
+                self._lists |= told
+                empty -= told
+            if not empty:
+                break
+        return chain(held, rows)
+
+    def _empty_lists(self, row: Any) -> set[str]:
+        """The entries of a row that are empty lists, of which neither their names nor the source tell the kind."""
+        if not isinstance(row, Mapping):
+            return set()
+        return {
+            name
+            for name, value in row.items()
+            if isinstance(value, list | tuple)
+            and not value
+            and name not in (*_RESERVED, *self._by_key, *self._told.kinds)
+        }
 
     def _entry(self, row: "Row") -> list[Any]:
         stored = {
@@ -244,7 +271,8 @@ class _RowReader:
             lists: Its lists of pictures.
         """
         if self._first_of:
-            return lists[self._first_of][0]
+            pictures = lists[self._first_of]
+            return pictures[0] if pictures else Ref("", 0, listing.NO_IMAGE)
         return self._stored(row[self.image], "image")
 
     def line(self, entry: Sequence[Any]) -> bytes:
@@ -267,11 +295,13 @@ class _RowReader:
         has_image = isinstance(row, Mapping) and (self._first_of or self.image) in row
         if not has_image:
             fault = f"is a {type(row).__name__}"
+            advice = 'Give a dict such as {"image": image, "label": label}'
             if isinstance(row, Mapping):
                 fault = f"has only {sorted(map(str, row))}"
-            raise self._error(
-                fault, 'Give a dict such as {"image": image, "label": label}'
-            )
+                empty = sorted(map(str, self._empty_lists(row)))
+                if empty:
+                    advice += f"; if {empty[0]!r} is a list of pictures, pictures=[{empty[0]!r}] tells it"
+            raise self._error(fault, advice)
         labels = row.get("labels", ())
         if not (isinstance(labels, (list, tuple)) or getattr(labels, "ndim", 0) == 1):
             raise self._error(
@@ -297,7 +327,8 @@ class _RowReader:
             is_list = _PICTURE.with_others(name, row) == PicturesKind.name
             if told_kind in _OF_PICTURES or (not told_kind and not is_named):
                 kind = _PICTURES if is_list else _PICTURE
-                if not (told_kind or kind.claims(value)):
+                is_told = bool(told_kind) or name in self._lists
+                if not (is_told or kind.claims(value)):
                     continue
                 if is_list:
                     self._first_of = name
@@ -327,10 +358,9 @@ class _RowReader:
             if isinstance(value, Ref):
                 kinds[name] = kind.name if kind else "array", value.detail
                 continue
-            if kind is None and self.kinds.get(name, _NO_KIND)[0] == PicturesKind.name:
-                kind = (
-                    _PICTURES if not value else None
-                )  # of an empty list nothing tells
+            is_list = self.kinds.get(name, _NO_KIND)[0] == PicturesKind.name
+            if kind is None and (is_list or name in self._lists) and not value:
+                kind = _PICTURES  # an empty list does not tell
             kind = kind or next(
                 kind for kind in all_kinds().values() if kind.claims(value)
             )
@@ -361,6 +391,9 @@ class _RowReader:
                 )
             with readable(value, f"the {kind} of sample {self._number}"):
                 return read_file(value)
+        if value is None:
+            advice = 'Leave it out, or give lists of pictures, {"images": []} where there is none'
+            raise self._error(f"has None for its {kind}", advice)
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value)
         if isinstance(value, Image.Image):

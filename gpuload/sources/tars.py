@@ -30,7 +30,7 @@ from gpuload.sources.files import (
     read_at,
     readable,
 )
-from gpuload.sources.listing import SPLIT
+from gpuload.sources.listing import NO_IMAGE, SPLIT
 from gpuload.sources.source import CERTAIN, LAYOUT, Row, Sight, Source, SourceOptions
 from gpuload.sources.stores.unpacked import (
     COMPRESSED_TARS,
@@ -83,6 +83,7 @@ class TarsSource(Source):
 
     _paths: Sequence[Path] = ()
     _unpacked: Mapping[Path, Path] = {}  # where compressed shards are read
+    _may_lack_image = False  # where pictures lie in lists, which may be empty
 
     @classmethod
     def recognise(cls, files: Files) -> Sight | None:
@@ -122,7 +123,7 @@ class TarsSource(Source):
         for number, path in enumerate(self._paths):
             for sample in self._samples(path, image, findings):
                 name = f"{self.name_of(path)}/{sample.name}"
-                fault = sample.fault(name, fields)
+                fault = sample.fault(name, fields, self._may_lack_image)
                 if fault:
                     findings.reject(name, fault)
                     continue
@@ -211,16 +212,19 @@ class TarsSource(Source):
         first_members: dict[str, list[tuple[Path, Member]]] = {}
         counts = Counter[str]()
         samples = 0
+        in_lists = 0
         for path in self._paths:
             for sample in self._samples(path, image):
                 if sample.picture is None:
                     continue
                 samples += 1
+                in_lists += sample.begins_a_list
                 for end, member in sample.parts().items():
                     counts[end] += 1
                     members = first_members.setdefault(end, [])
                     if member is not None and len(members) < _LOOKED_INTO:
                         members.append((self._tar(path), member))
+        self._may_lack_image = 0 < samples == in_lists
         guesses = (
             _field_of(end, members)
             for end, members in first_members.items()
@@ -236,9 +240,11 @@ class TarsSource(Source):
         fields: Sequence[Field],
         image: Field | None,
     ) -> Row:
-        assert sample.picture is not None
         image_name = "image" if image is None else image.name
-        row: dict[str, object] = {image_name: _ref(number, sample.picture, name)}
+        picture = Ref(name, 0, NO_IMAGE)
+        if sample.picture is not None:
+            picture = _ref(number, sample.picture, name)
+        row: dict[str, object] = {image_name: picture}
         for field in fields:
             if field.kind == PicturesKind.name:
                 ends = list_ends(sample.members, field)
@@ -283,6 +289,9 @@ class TarsSource(Source):
                 findings.classes[field.name] = classes
         extensions = _extensions_of(manifest.fields[0] for manifest in manifests)
         image = replace(first.fields[0], member=";".join(sorted(extensions)))
+        self._may_lack_image = any(
+            manifest.image.counts is not None for manifest in manifests
+        )
         return image, first.fields[1:]
 
     def read(self, address: str) -> bytes | Array:
@@ -339,6 +348,12 @@ class _TarSample(NamedTuple):
         """That of its image in the tar, or else its key."""
         return self.picture.name if self.picture else self.key
 
+    @property
+    def begins_a_list(self) -> bool:
+        """Whether its image is the first picture of a list."""
+        ends = (end for end, member in self.members.items() if member == self.picture)
+        return numbered_picture(next(ends, "")) is not None
+
     def others(self) -> Iterator[tuple[str, Member]]:
         """The members besides the image, with their extensions."""
         for end, member in self.members.items():
@@ -356,15 +371,19 @@ class _TarSample(NamedTuple):
                 parts[end] = member
         return parts
 
-    def fault(self, name: str, fields: Sequence[Field]) -> str:
+    def fault(
+        self, name: str, fields: Sequence[Field], may_lack_image: bool = False
+    ) -> str:
         """Why it is left out; "" if it is packed.
 
         Args:
             name: Under which it is known.
+            fields: Those that samples have besides the image.
+            may_lack_image: Whether it need not have a picture.
         """
         if not is_text(name):
             return "its name is not UTF-8"
-        if self.picture is None:
+        if self.picture is None and not may_lack_image:
             return "has no image"
         lacking = [
             f".{field.member}"

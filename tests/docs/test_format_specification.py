@@ -32,16 +32,18 @@ def npy(array: np.ndarray) -> tuple[bytes, int]:
 
 
 class Written(NamedTuple):
-    """A field of a sample: its entry in the manifest, the member's content, where its data begins, its columns."""
+    """A field of a sample: its entry in the manifest, the member's content, where its data begins, its columns. The
+    content of a list is that of each picture; of an image that a sample lacks there is none."""
 
     entry: dict[str, Any]
-    content: bytes | list[bytes]
+    content: bytes | list[bytes] | None
     begin: int
     columns: dict[str, tuple[pa.DataType, Any]]
 
 
 def fields_of(number: int, kind: str) -> list[Written]:
-    """kind: "image", "raw", or "pictures": version 3, whose image is the left one of several pictures."""
+    """kind: "image", "raw", or "pictures": version 3, whose image is the left one of several pictures; or "missing":
+    version 4, in which every other sample has no picture, and nothing that is drawn on one."""
     found = []
 
     def field(name: str, kind: str, member: str, content: Any, /, begin: int = 0, more: Any = None, **columns: Any):
@@ -54,6 +56,12 @@ def fields_of(number: int, kind: str) -> list[Written]:
         field("image", "raw", "npy", *npy(np.full((HEIGHT, WIDTH, 3), 40 * number, np.uint8)))
     elif kind == "image":
         field("image", "image", "jpg", encode(photo(number, WIDTH, HEIGHT)))
+    elif kind == "missing":
+        entry = {"name": "image", "kind": "image", "member": "images.0.png", "counts": [0, 1]}
+        pictures = [encode(photo(number, 9, 6), "PNG")] * 2 * (number % 2)
+        found.append(Written(entry, pictures[0] if pictures else None, 0, {}))
+        entry = {"name": "images", "kind": "pictures", "member": "images.*.png", "counts": [0, 2]}
+        found.append(Written(entry, pictures, 0, {}))
     else:
         field("left", "image", "left.jpg", encode(photo(number, WIDTH, HEIGHT)))
         size = {"{}_width": (pa.int32(), 7), "{}_height": (pa.int32(), 5), "{}_points": (pa.large_binary(), b"")}
@@ -73,8 +81,12 @@ def fields_of(number: int, kind: str) -> list[Written]:
     field("xy", "target", "xy.json", b"[0.5, 2]", more={"size": 2}, xy=(pa.list_(F4, 2), [0.5, 2.0]))
     field("id", "integers", "id.json", b"123456789", id=(LONG, 123_456_789))
     field("labels", "labels", "labels.json", [0, 1], more={"classes": ["p", "q"]}, labels=(longs, [0, 1]))
+    columns: dict[str, Any] = {"tokens_shape": (pa.list_(pa.int32()), [number + 1])}
+    field("tokens", "array", "tokens.npy", *npy(np.arange(number + 1, dtype=np.int64)), {"dtype": "<i8"}, **columns)
+    if kind == "missing":
+        return found
     content = {"boxes": [box], "classes": [0]}
-    columns: dict[str, Any] = {"boxes": (boxes, [box]), "boxes_class": (longs, [0])}
+    columns = {"boxes": (boxes, [box]), "boxes_class": (longs, [0])}
     field("boxes", "boxes", "boxes.json", content, more={"classes": ["x"]}, **columns)
     content = {**content, "areas": [40.5], "crowds": [0], "masks": [[triangle]]}
     columns = {"things": (boxes, [box]), "things_class": (longs, [0]), "things_area": (pa.list_(pa.float64()), [40.5])}
@@ -83,14 +95,14 @@ def fields_of(number: int, kind: str) -> list[Written]:
     columns = {"keypoints": (pa.list_(pa.list_(F4, 6)), [points])}
     field("keypoints", "keypoints", "keypoints.json", [points], more={"size": 2}, **columns)
     field("mask", "mask", "mask.png", encode(Image.fromarray(np.eye(HEIGHT, WIDTH, dtype=np.uint8)), "PNG"))
-    columns = {"tokens_shape": (pa.list_(pa.int32()), [number + 1])}
-    field("tokens", "array", "tokens.npy", *npy(np.arange(number + 1, dtype=np.int64)), {"dtype": "<i8"}, **columns)
     return found
 
 
 def members_of(key: str, written: Written) -> list[tuple[str, bytes]]:
     """The members of a field, of a list one for each picture."""
     member = written.entry["member"]
+    if written.content is None:
+        return []
     if isinstance(written.content, bytes):
         return [(f"{key}.{member}", written.content)]
     return [(f"{key}.{member.replace('*', str(number))}", data) for number, data in enumerate(written.content)]
@@ -117,25 +129,38 @@ def list_columns(key: str, written: Written, places: Any, somewhere: int) -> tup
     return row, types
 
 
+def size_of(kind: str, image: Written) -> tuple[int, int]:
+    """(width, height) of the image of a sample; one pixel where there is none."""
+    if kind != "missing":
+        return WIDTH, HEIGHT
+    return (1, 1) if image.content is None else (9, 6)
+
+
 def write(folder: Path, kind: str) -> None:
     """One shard."""
     samples = [(f"{number:08d}", fields_of(number, kind)) for number in range(SAMPLES)]
     members = [member for key, fields in samples for written in fields for member in members_of(key, written)]
-    write_tar(folder / "a.tar", members)
+    write_tar(folder / "a.tar", dict(members))  # each once: a list may begin with the image
     with tarfile.open(folder / "a.tar") as tar:
         places = {member.name: (member.offset_data, member.size) for member in tar}
     types: dict[str, pa.DataType] = {"key": TEXT, "source": TEXT, "width": pa.int32(), "height": pa.int32()}
     rows, lines = [], [f"v1.2 {SAMPLES}"]
     for key, fields in samples:
-        row: dict[str, Any] = {"key": key, "source": "", "width": WIDTH, "height": HEIGHT}
+        width, height = size_of(kind, fields[0])
+        row: dict[str, Any] = {"key": key, "source": "", "width": width, "height": height}
         words = []
         for written in fields:
+            names = [name for name, _ in members_of(key, written)]
+            words += [f"{name.partition('.')[2]} {places[name][0]} {places[name][1]} {name}" for name in names]
+            name = written.entry["name"]
             if isinstance(written.content, list):
-                listed, more_types = list_columns(key, written, places, row["left_offset"])
+                listed, more_types = list_columns(key, written, places, row[f"{fields[0].entry['name']}_offset"])
                 row |= listed
                 types |= more_types
-                names = (name for name, _ in members_of(key, written))
-                words += [f"{name.partition('.')[2]} {places[name][0]} {places[name][1]} {name}" for name in names]
+                continue
+            if written.content is None:
+                row |= {f"{name}_offset": 512, f"{name}_bytes": 0}
+                types |= {f"{name}_offset": LONG, f"{name}_bytes": LONG}
                 continue
             entry, _, begin, columns = written
             offset, size = places[f"{key}.{entry['member']}"]
@@ -143,17 +168,16 @@ def write(folder: Path, kind: str) -> None:
             types |= {name: type_ for name, (type_, _) in columns.items()}
             row |= {f"{entry['name']}_offset": offset + begin, f"{entry['name']}_bytes": size - begin}
             row |= {name: value for name, (_, value) in columns.items()}
-            words.append(f"{entry['member']} {offset} {size} {key}.{entry['member']}")
         rows.append(row)
-        lines.append(" ".join(words))
+        lines.append(" ".join(dict.fromkeys(words)))
     (folder / "a.idx").write_text("\n".join(lines) + "\n")
     schema = pa.schema(list(types.items()))
     with pa.OSFile(str(folder / "index.arrow"), "wb") as file, pa.ipc.new_file(file, schema) as index:
         index.write_batch(pa.RecordBatch.from_pylist(rows, schema))
     data = (folder / "a.tar").read_bytes()
     digest = hashlib.sha256(data).hexdigest()
-    version = 3 if kind == "pictures" else 1
-    mode = ["RGB"] if version == 3 else []
+    version = {"pictures": 3, "missing": 4}.get(kind, 1)
+    mode = ["RGB"] if version > 1 else []
     identity = json.dumps([version, [[SAMPLES, len(data), digest]], *mode])
     manifest = {
         "format": "gpuload",
@@ -174,6 +198,18 @@ def write(folder: Path, kind: str) -> None:
 
 
 SPECS = {"tokens": gpuload.Tokens("tokens"), "depth": gpuload.Depth("depth", scale=0.5), "flow": gpuload.Flow("flow")}
+
+
+def test_a_set_whose_samples_may_have_no_picture(tmp_path: Path) -> None:
+    write(tmp_path / "train", "missing")
+    assert verify(tmp_path / "train", 1) == []
+    augment = gpuload.Augment((HEIGHT, WIDTH), crop="none", dtype="uint8")
+    fields = ("images", "caption", SPECS["tokens"])
+    with load(tmp_path / "train", SAMPLES, augment=augment, fields=fields, shuffle=False) as loader:
+        images, captions, tokens = next(iter(loader))
+    assert images.counts.tolist() == [2 * (number % 2) for number in range(SAMPLES)]
+    assert images.pixels.shape == (SAMPLES, 3, HEIGHT, WIDTH)
+    assert captions == ["ö"] * SAMPLES and tokens.lengths.tolist() == list(range(1, SAMPLES + 1))
 
 
 @pytest.mark.parametrize("kind", ["image", "raw", "pictures"])

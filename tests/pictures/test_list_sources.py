@@ -99,12 +99,6 @@ def test_arrays_are_told_by_name_and_some_samples_have_none(tmp_path: Path) -> N
         assert [shown(one).tolist() for one in found] == [array.tolist() for array in some]
 
 
-def test_a_sample_without_any_picture_is_rejected(tmp_path: Path) -> None:
-    samples = [{"images": files if number != 3 else [], "name": f"s{number}"} for number, files in enumerate(FILES)]
-    report = gpuload.pack(samples, tmp_path, workers=1, progress=False)
-    assert [(one.source, one.reason) for one in report.rejected] == [("s3", "has no picture in 'images'")]
-
-
 def test_a_damaged_picture_rejects_its_sample(tmp_path: Path) -> None:
     last = {2: FILES[2][0][:500]}
     samples = [{"images": [*files, last.get(number, files[0])]} for number, files in enumerate(FILES)]
