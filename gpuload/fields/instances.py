@@ -415,6 +415,8 @@ def _shown_part(part: I64, size: HeightWidth, image: I64, motion: Motion) -> U8:
         image: int64 (1,), its row.
     """
     top, left, bottom, right = part.tolist()
+    if top == bottom or left == right:
+        return np.zeros(size, np.uint8)
     corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
     frame = motion.warp(np.array([corners], np.float64), image)
     inside = np.zeros(size, np.uint8)

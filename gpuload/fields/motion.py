@@ -7,6 +7,8 @@ from PIL import Image
 
 from gpuload.types import F32, F64, I32, I64, Bools, HeightWidth, WidthHeight
 
+_LEAST_OVERLAP = 1e-3  # of an output pixel; what is less comes of rounding
+
 Fit = Literal["shortest", "longest", "center-crop", "stretch", "pad"]
 
 
@@ -62,8 +64,9 @@ class Crops(NamedTuple):
         )
 
     def covered(self, size: HeightWidth, sources: I64) -> I64:
-        """The part of each output image that its stored image covers, at least a pixel, int64 (N, 4): top, left, bottom
-        and right. Around it is padding.
+        """The part of each output image that its stored image covers, int64 (N, 4): top, left, bottom and right.
+
+        Around it is padding. It is at least a pixel, but nothing where the stored image lies wholly in the padding.
 
         Args:
             size: (height, width) of the batch.
@@ -74,6 +77,9 @@ class Crops(NamedTuple):
         step = (last - first) / sides
         low = np.clip(np.rint(-first / step), 0, sides - 1)
         high = np.clip(np.rint((sources - first) / step), low + 1, sides)
+        overlap = (np.minimum(last, sources) - np.maximum(first, 0)) / step
+        is_outside = (overlap < _LEAST_OVERLAP).any(axis=1)
+        high[is_outside] = low[is_outside]
         begin = np.where(self.flipped, sides - high, low)
         end = np.where(self.flipped, sides - low, high)
         return np.concatenate([begin, end], axis=1).astype(np.int64)

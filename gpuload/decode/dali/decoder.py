@@ -335,7 +335,7 @@ def _parts(view: View, sources: I64) -> dict[str, Array]:
     sizes = shown[:, 2:] - shown[:, :2]
     corners = -shown[:, :2]
     # Of a crop that lies in the padding, the frame is beside what DALI makes of it, which cannot be nothing.
-    is_beside = (roi_end <= roi_start).any(axis=1)
+    is_beside = (sizes == 0).any(axis=1)
     roi_start[is_beside] = 0
     roi_end[is_beside] = 1
     sizes[is_beside] = 1

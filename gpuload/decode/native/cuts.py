@@ -254,6 +254,9 @@ class Cuts:
     ) -> None:
         """Makes the image at a row, and the padding around it."""
         top, left, bottom, right = self._places[row].tolist()
+        if top == bottom or left == right:  # it lies wholly in the padding
+            out[:] = fills.reshape(-1, 1, 1)
+            return
         shown = np.empty((1, len(out), bottom - top, right - left), out.dtype)
         cubic = None if self._cubic is None else bool(self._cubic[row])
         part = slice(row, row + 1)
