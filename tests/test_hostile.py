@@ -160,6 +160,39 @@ def test_the_loader_refuses_images_with_more_than_max_pixels(tmp_path: Path, dec
     assert len(gpuload.Dataset(folder, max_pixels=1800).tiles(8)) > 3
 
 
+@pytest.mark.parametrize("field", ["right", "depth", "frames", "maps"])
+def test_further_pictures_have_at_most_max_pixels_too(tmp_path: Path, decoder: Any, field: str) -> None:
+    if decoder == "dali":
+        pytest.importorskip("nvidia.dali")
+    values = np.full((20, 90), 500, np.uint16)
+    samples = [
+        {
+            "image": photo(number, 30, 20),
+            "right": photo(number, 90, 20),
+            "depth": values,
+            "frames": [photo(number, 30, 20), photo(number, 90, 20)][: 1 + number],
+            "maps": [values] * number,
+        }
+        for number in range(2)
+    ]
+    gpuload.pack(samples, tmp_path, workers=1, shuffle=False, progress=False, pictures=["depth", "maps"])
+    spec: Any = {"depth": gpuload.Depth("depth"), "maps": gpuload.Depth("maps")}.get(field, field)
+
+    def read(chosen: Any = spec, **limits: int) -> int:
+        data = gpuload.Dataset(tmp_path / "train", **limits)  # type: ignore[arg-type]
+        with load(data, 2, decoder=decoder, shuffle=False, fields=("image", chosen)) as loader:
+            return sum(len(images) for images, *_ in loader)
+
+    assert read() == read(max_pixels=1800) == 2
+    message = f"sample '0000000[01]-0000000[01]' has 90 × 20 pixels in its '{field}', more than max_pixels=1,799. Give"
+    with pytest.raises(ShardError, match=message):
+        read(max_pixels=1799)
+    # What is not read is not refused.
+    assert read("index", max_pixels=1799) == 2
+    if field == "frames":
+        assert read(gpuload.Pictures("frames", count=1, more="first"), max_pixels=1799) == 2
+
+
 def npy_with(shape: str, dtype: str = "'|u1'", elements: int = 6) -> bytes:
     header = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}"
     return b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header.encode() + bytes(elements)

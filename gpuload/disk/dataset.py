@@ -119,7 +119,7 @@ class Dataset:
             on its disk.
         verify: "sha256": loaders compare the checksum of each shard with the manifest's, once, before they hand out a
             sample of it. That is done while reading ahead; the first batch waits for a window of shards.
-        max_pixels: Largest image by the index, in pixels; loaders and `tiles` refuse a larger one before there is
+        max_pixels: Largest picture by the index, in pixels; loaders and `tiles` refuse a larger one before there is
             memory for it. The packer's option `--max-pixels` has the same default, Pillow's.
         exclude: Samples to leave out, as `subset` would: the file that `python -m gpuload verify --quarantine FILE`
             wrote, or a list of keys. All ranks must leave out the same.
@@ -924,21 +924,23 @@ def shards_root(manifest: Manifest, folder: Path) -> URL | None:
     return root
 
 
-def refuse_large(dataset: Dataset, samples: I64, sizes: I64) -> None:
-    """Raises ShardError for the first image with more than `max_pixels` pixels.
+def refuse_large(dataset: Dataset, samples: I64, sizes: I64, further: str = "") -> None:
+    """Raises ShardError for the first picture with more than `max_pixels` pixels.
 
     Args:
         dataset: Of the samples.
-        samples: int64 (N,), their numbers in the stored order of the whole set.
+        samples: int64 (N,), for each picture the number of its sample in the stored order of the whole set.
         sizes: int64 (N, 2), their heights and widths.
+        further: The name of the further pictures or lists; "" for images.
     """
     large = np.flatnonzero(sizes.prod(axis=1) > dataset.max_pixels)
     if not len(large):
         return
     sample = int(samples[large[0]])
     height, width = sizes[large[0]].tolist()
+    where = f" in its {further!r}" if further else ""
     raise ShardError(
         f"{dataset.shard_paths[int(dataset.shards_of(sample))]}: sample {dataset.keys([sample])[0]!r} has {width:,} × "
-        f"{height:,} pixels, more than max_pixels={dataset.max_pixels:,}. Give gpuload.Dataset a larger max_pixels if "
-        "you trust the set, or pack it again with a smaller --max-pixels"
+        f"{height:,} pixels{where}, more than max_pixels={dataset.max_pixels:,}. Give gpuload.Dataset a larger "
+        "max_pixels if you trust the set, or pack it again with a smaller --max-pixels"
     )

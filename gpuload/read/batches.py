@@ -90,6 +90,7 @@ class BatchReader:
             )
             for dataset in datasets
         ]
+        self._decodes = wanted.decodes
         # Costs nothing if the manifests rule larger images out.
         self._checks_sizes = wanted.decodes and any(
             not 0
@@ -240,7 +241,19 @@ class BatchReader:
         batch_key = make_key(drawn_by.seed, drawn_by.epoch, BATCH)
         keys[:] = each_key(batch_key, repeats)
         sources = np.full(len(batch), drawn_by.source)
-        return self._with_pictures(replace(batch, sources=sources, keys=keys), drawn)
+        batch = replace(batch, sources=sources, keys=keys)
+        batch = self._with_pictures(batch, drawn)
+        if self._decodes:
+            self._refuse_large_pictures(batch, drawn_by.source)
+        return batch
+
+    def _refuse_large_pictures(self, batch: Batch, source: int) -> None:
+        """Raises ShardError if a further picture has more pixels than its data set may, of which no manifest tells."""
+        for picture in self._pictures:
+            owners = batch.owners(picture.name)
+            samples = batch.samples if owners is None else batch.samples[owners]
+            sizes = batch.stored(picture.name).sizes
+            refuse_large(self._datasets[source], samples, sizes, picture.name)
 
     def _with_pictures(self, batch: Batch, drawn: DrawnViews) -> Batch:
         """The samples, some of whose pictures change places or are left out, with the views of all.
