@@ -94,6 +94,10 @@ _SETTINGS = {
         "further pictures with --size: smooth, nearest, width, flow, own or keep",
         "NAME=HOW",
     ),
+    "class_numbers": option(
+        "further pictures and lists that hold class numbers or ids, as masks do",
+        "NAME",
+    ),
     "turn_masks": option(
         "turn masks as Exif turns their images: yes, no, or auto by size (%(default)s)",
         "HOW",

@@ -256,7 +256,8 @@ class IdValues(MapValues):
     def fault(self) -> str:
         """As `MapValues.fault`."""
         if self.pixels.dtype == "float32" or self.pixels.channels != 1:
-            return "expected whole numbers"
+            name = self.spec.name
+            return f"expected whole numbers, as pack --class-numbers {name} takes them of palettes"
         if self.pixels.peak > np.iinfo(self.spec.dtype).max:
             return "expected 8 bits, or dtype='int32'"
         return ""

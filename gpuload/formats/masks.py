@@ -54,14 +54,14 @@ class ClassNumbers:
 
 
 def class_numbers(
-    value: bytes | Array, reading: Reading, sizes: tuple[WidthHeight, ...]
+    value: bytes | Array, reading: Reading, sizes: tuple[WidthHeight, ...] = ()
 ) -> ClassNumbers:
     """The class numbers that a mask holds.
 
     Args:
         value: Content of its file, or its pixels.
         reading: As of `Encoding.masks`.
-        sizes: Sizes (width, height) that it may have, that of its image first.
+        sizes: Sizes (width, height) that it may have, that of its image first; () for any.
 
     Raises:
         DecodeError: it has another size, is lossy, holds fractions or colours, cannot be decoded, or has two readings
@@ -84,12 +84,25 @@ def class_numbers(
         ) from None
 
 
+def has_indices(data: bytes | Array) -> bool:
+    """Whether a file stores indices of a palette, or gray of fewer than 8 bits, which others show as other numbers."""
+    if not isinstance(data, bytes):
+        return False
+    if data.startswith(png.START):
+        return png.has_indices(data)
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return image.mode in ("P", "1")
+    except Exception:  # no image, or a damaged one, which is told where it is stored
+        return False
+
+
 def _check_shape(shape: tuple[int, ...], sizes: tuple[WidthHeight, ...]) -> None:
     if len(shape) != 2:
         raise DecodeError(
             f"a mask must hold one class number per pixel; found colours (an array {shape})"
         )
-    if (shape[1], shape[0]) not in sizes:
+    if sizes and (shape[1], shape[0]) not in sizes:
         size = " x ".join(map(str, shape[::-1]))
         raise DecodeError(
             f"the mask has {size} pixels, its image {sizes[0][0]} x {sizes[0][1]}"

@@ -18,6 +18,7 @@ SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of a pixel, by colour type
 
 _GRAY = 0
 _RGB = 2
+_PALETTE = 3
 _HEADER_BYTES = 33  # the signature and the first chunk
 _NOT_PLAIN = frozenset({b"tRNS", b"eXIf", b"acTL"})  # transparency, rotation, animation
 _TEXTS = frozenset({b"tEXt", b"zTXt", b"iTXt"})
@@ -71,6 +72,16 @@ def read_header(data: bytes) -> PngHeader:
         if kind == b"IEND":
             return header._replace(alike=end == len(data))
     return header
+
+
+def has_indices(data: bytes) -> bool:
+    """Whether a PNG stores indices of a palette, or gray of fewer than 8 bits.
+
+    Args:
+        data: Content of the file, which begins with `START`.
+    """
+    depth, color = (*data[24:26], 8, _GRAY)[:2]
+    return color == _PALETTE or (color == _GRAY and depth < 8)
 
 
 def _may_turn(kind: bytes, chunk: bytes) -> bool:

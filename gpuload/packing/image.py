@@ -314,7 +314,7 @@ def _check_header(data: bytes, encoding: Encoding) -> StoredImage | None:
     else:
         return None
     size = header.width, header.height
-    _refuse_size(*size, encoding)
+    refuse_size(*size, encoding)
     return StoredImage(data, *size, KEPT, member, place(size, None, "shortest", False))
 
 
@@ -361,7 +361,7 @@ def _opened(data: bytes, encoding: Encoding) -> OpenedFile:
         limit if data.startswith(_ICONS) or data[8:12] == b"WEBP" else None
     )
     opened = open_file(data, encoding.conversion)
-    _refuse_size(*opened.size, encoding)
+    refuse_size(*opened.size, encoding)
     Image.MAX_IMAGE_PIXELS = limit
     return opened
 
@@ -467,7 +467,7 @@ def _keep(
 def _store_array(
     array: npt.NDArray[np.generic], measured: bool, encoding: Encoding
 ) -> StoredImage:
-    _refuse_size(
+    refuse_size(
         array.shape[1] if array.ndim > 1 else 0,
         array.shape[0] if array.ndim else 0,
         encoding,
@@ -507,7 +507,7 @@ def _store_changed(
         raise DecodeError(
             f"is an array {array.shape} of {array.dtype}; expected numbers (height, width) or (height, width, bands)"
         )
-    _refuse_size(array.shape[1], array.shape[0], encoding)
+    refuse_size(array.shape[1], array.shape[0], encoding)
     raster = Raster(values=array)
     image = converted(raster, encoding.conversion)
     stored = _encode(image, "array", measured, encoding)
@@ -652,7 +652,8 @@ def _place(size: WidthHeight, encoding: Encoding) -> Placement:
     return place(size, encoding.size, encoding.fit, encoding.enlarge)
 
 
-def _refuse_size(width: int, height: int, encoding: Encoding) -> None:
+def refuse_size(width: int, height: int, encoding: Encoding) -> None:
+    """Raises DecodeError if an image has more pixels than the encoding allows."""
     if width * height > encoding.max_pixels:
         raise DecodeError(
             f"{width} x {height} pixels, more than --max-pixels {encoding.max_pixels}"

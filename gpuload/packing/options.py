@@ -88,6 +88,11 @@ def _as_resize(value: Any) -> tuple[str, ...]:
     return texts
 
 
+def _as_names(value: Any) -> tuple[str, ...]:
+    entries = value.split(",") if isinstance(value, str) else as_items(value)
+    return tuple(as_text(entry) for entry in entries if entry != "")
+
+
 def _as_bands(value: Any) -> tuple[int, ...]:
     items = value.split(",") if isinstance(value, str) else as_items(value)
     return tuple(
@@ -200,6 +205,7 @@ _RESIZE = Rule(
     "a list such as depth=nearest,flow=flow: smooth, nearest, width, flow, own or keep",
     _as_resize,
 )
+_PICTURE_NAMES = Rule("names of further pictures, such as masks,ids", _as_names)
 _BANDS = optional(Rule("numbers of bands, counted from 1, such as 4,3,2", _as_bands))
 _SCALE = optional(Rule("two numbers, the lower first, such as 0:4095", _as_scale))
 _WINDOW = optional(
@@ -261,6 +267,9 @@ class Encoding:
         resize: With a size, what becomes of further pictures, as "NAME=HOW": "smooth" as images, the default for
             colours; "nearest" pixels, whose values stay; "width" for disparities, which are scaled; "flow"; "own", by
             its own size and not that of its image; "keep", not resized.
+        class_numbers: Further pictures and lists that hold class numbers or ids, as masks do: of files with a palette
+            the indices are packed, and of few bits the numbers, as `masks` says. Lists called "mask" or "masks" with
+            such files are read so without it.
     """
 
     encode: Literal["keep", "jpeg", "raw"] = "keep"
@@ -292,6 +301,7 @@ class Encoding:
     masks: Literal["ask", "stored", "levels"] = "ask"
     turn_masks: Literal["auto", "yes", "no"] = "auto"
     resize: Annotated[tuple[str, ...], _RESIZE] = ()
+    class_numbers: Annotated[tuple[str, ...], _PICTURE_NAMES] = ()
 
     def __post_init__(self) -> None:
         _check(self, self._contradictions())

@@ -32,6 +32,7 @@ from gpuload.fields.rows import numbers_of
 from gpuload.formats.modes import common_mode, mode_of
 from gpuload.lists import bounds_of, places_of
 from gpuload.machine.installed import require
+from gpuload.packing.class_numbers import values_of_picture
 from gpuload.packing.following import mode_of_set, with_mode
 from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.output import Output, write_json
@@ -380,14 +381,18 @@ def fit_pictures(source: Source, listing: Listing, options: Encoding) -> Listing
     """
     kinds = (PictureKind.name, PicturesKind.name)
     names = [field.name for field in listing.fields if field.kind in kinds]
-    asked = [entry.partition("=")[0] for entry in options.resize]
-    strangers = sorted(set(asked) - set(names))
-    if strangers:
-        raise ArgumentError(
-            f"--resize {strangers[0]}: is no further picture; there are {some_of(names) or 'none'}"
-        )
+    resized = [entry.partition("=")[0] for entry in options.resize]
+    for option, asked in (
+        ("resize", resized),
+        ("class-numbers", options.class_numbers),
+    ):
+        strangers = sorted(set(asked) - set(names))
+        if strangers:
+            raise ArgumentError(
+                f"--{option} {strangers[0]}: is no further picture; there are {some_of(names) or 'none'}"
+            )
     fields = tuple(
-        _with_mode(source, listing, field) if field.name in names else field
+        _with_mode(source, listing, field, options) if field.name in names else field
         for field in listing.fields
     )
     if options.size is not None:
@@ -397,8 +402,10 @@ def fit_pictures(source: Source, listing: Listing, options: Encoding) -> Listing
     return replace(listing, fields=fields)
 
 
-def _with_mode(source: Source, listing: Listing, field: Field) -> Field:
-    modes = _modes_of_some(source, listing, field)
+def _with_mode(
+    source: Source, listing: Listing, field: Field, options: Encoding
+) -> Field:
+    modes = _modes_of_some(source, listing, field, options)
     mode = common_mode(modes)
     if modes and not mode:
         raise SourceError(
@@ -413,7 +420,9 @@ def _with_mode(source: Source, listing: Listing, field: Field) -> Field:
     return replace(field, member=member, **pixels.in_field())
 
 
-def _modes_of_some(source: Source, listing: Listing, field: Field) -> list[str]:
+def _modes_of_some(
+    source: Source, listing: Listing, field: Field, options: Encoding
+) -> list[str]:
     """The modes of a few pictures; those that cannot be read are rejected later, with their reasons."""
     rows = np.unique(np.linspace(0, len(listing) - 1, _LOOKED_AT).astype(np.int64))
     places = listing.samples.column(field.name).take(array_of(rows)).to_pylist()
@@ -424,7 +433,8 @@ def _modes_of_some(source: Source, listing: Listing, field: Field) -> list[str]:
     for place in places:
         source.wait(place)
         try:
-            modes.append(mode_of(source.read(place)))
+            values = values_of_picture(source.read(place), field, options)
+            modes.append(mode_of(values.data))
         except Exception:  # Pillow's parsers may raise anything
             continue
     return modes

@@ -38,6 +38,7 @@ class PackSettings(TypedDict, total=False):
     masks: Literal["ask", "stored", "levels"]
     turn_masks: Literal["auto", "yes", "no"]
     resize: Mapping[str, str] | Iterable[str] | str
+    class_numbers: Iterable[str] | str
     val: Share
     splits: Iterable[tuple[str, float]] | str | None
     shuffle: bool

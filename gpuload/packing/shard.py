@@ -36,6 +36,7 @@ from gpuload.fields.picture_lists import (
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import index_schema, kind_of
 from gpuload.packing.annotations import fit_annotations
+from gpuload.packing.class_numbers import values_of_picture
 from gpuload.packing.image import (
     KEPT,
     MISSING,
@@ -60,6 +61,11 @@ from gpuload.sources.listing import (
 from gpuload.sources.source import Source
 from gpuload.store.files import start_writeback, temporaries, write_atomically
 
+# A remark, see `Kind.remarks`, by the name of the field.
+COLOURS_OF_PALETTES = (
+    "pictures in {0!r} with a palette or fewer than 8 bits: {{}}, packed as they are shown; --class-numbers {0} packs "
+    "their numbers, for masks and ids"
+)
 _NO_SLUG = re.compile(r"[^A-Za-z0-9_]+")
 _WRITE_BACK_BYTES = 8 << 20
 
@@ -528,12 +534,18 @@ class _Packing:
     ) -> StoredMember:
         encoding = self.job.encoding
         try:
-            stored = store_picture(value, field, encoding)
-            if encoding.size is None:
-                return stored
-            return resized_picture(stored, field, encoding, of_image)
+            values = values_of_picture(value, field, encoding)
+            stored = store_picture(values.data, field, encoding)
+            if encoding.size is not None:
+                stored = resized_picture(stored, field, encoding, of_image)
         except DecodeError as error:
             raise DecodeError(f"its {field.name!r} {error}") from None
+        if values.scale:
+            self.report.scales[f"{field.name}: {values.scale}"] += 1
+        if values.lost_indices:
+            name = field.name.replace("{", "{{").replace("}", "}}")
+            self.report.remarks[COLOURS_OF_PALETTES.format(name)] += 1
+        return stored
 
     def _add(
         self, values: dict[str, Any], image: StoredImage, stored: "list[Stored]"
