@@ -98,6 +98,11 @@ class DrawnViews(NamedTuple):
         assert not isinstance(views, Ragged)
         return views
 
+    def rows_of(self, name: str) -> tuple[View, ...]:
+        """The views of a picture, or of a list, with a row for each of its pictures."""
+        views = self.views[name]
+        return views.content if isinstance(views, Ragged) else views
+
     def sizes_of(self, name: str) -> I64:
         """int64 (N, 2): the sizes of a picture that each sample has one of."""
         sizes = self.sizes[name]
@@ -439,6 +444,7 @@ class MovedList(MovedPicture):
         colors: Literal["same", "own", "each", "none"],
     ) -> None:
         self.name = picture.name
+        self.swapped_with = picture.swapped_with
         self._picture = picture
         self._choice = choice
         self._geometry = geometry

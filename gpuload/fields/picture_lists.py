@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import numpy as np
 import pyarrow as pa
 
-from gpuload.checks import Rule, member, number, optional, settings, text, whole
+from gpuload.checks import FLAG, Rule, member, number, optional, settings, text, whole
 from gpuload.errors import ArgumentError, some_of
 from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import Field
@@ -118,6 +118,8 @@ class Pictures(FieldSpec):
             "each", or left out ("none"); None: the same with a shared geometry, else for each.
         interpolation: "bilinear" or "bicubic"; None: as the image.
         normalize: `Normalize(mean, std)` of these pictures; None: as the image.
+        swapped: Whether they change places with those of the list `like`, each with that of its number, where these are
+            flipped left to right, as the frames of a stereo camera do.
         each: What each picture of a list of masks or maps is, such as `Depth(unit=0.001)` or `Mask()`, whose name does
             not matter; None: colours. Moved like another list, as masks are with their frames, it has as many pictures
             of each sample, of which the same ones are taken.
@@ -137,6 +139,7 @@ class Pictures(FieldSpec):
     colors: Annotated[ListColors | None, optional(member(*get_args(ListColors)))] = None
     interpolation: Annotated[ListInterpolation | None, _INTERPOLATION] = None
     normalize: Annotated[Any, optional(NORMALIZE)] = None
+    swapped: Annotated[bool, FLAG] = False
     each: Annotated[Any, optional(EACH)] = None
 
     kind = "pictures"
@@ -148,6 +151,10 @@ class Pictures(FieldSpec):
             raise ArgumentError(
                 f"Pictures({self.name!r}, more={self.more!r}, fewer={self.fewer!r}): says what becomes of samples with "
                 "more or fewer pictures than count. Give count, such as count=8"
+            )
+        if self.swapped and not self.like:
+            raise ArgumentError(
+                f"Pictures({self.name!r}, swapped=True): changes places with another list. Name it: like='left'"
             )
         if self.geometry == "own" and (self.colors == "same" or self.like):
             raise ArgumentError(
@@ -167,8 +174,8 @@ class Pictures(FieldSpec):
         moves = getattr(self.each, "like", None) or getattr(self.each, "swapped", False)
         if moves or getattr(self.each, "scale", 1) != 1:
             raise ArgumentError(
-                f"{start}: says how one picture moves. Give like and scale of the list: Pictures({self.name!r}, "
-                "like=…, each=…); swapped is not defined for lists"
+                f"{start}: says how one picture moves. Give like, scale and swapped of the list: "
+                f"Pictures({self.name!r}, like=…, each=…)"
             )
 
     @property
@@ -457,8 +464,12 @@ def _list_spec(field: Field, spec: FieldSpec | None) -> Pictures:
     if isinstance(spec, Mask):
         return Pictures(field.name, each=spec)
     if isinstance(spec, PictureSpec):
-        each: Any = replace(spec, like=None, scale=1.0)  # type: ignore[type-var]
-        return Pictures(field.name, like=spec.like, scale=spec.scale, each=each)
+        swapped = getattr(spec, "swapped", False)
+        of_one = {"like": None, "scale": 1.0, **({"swapped": False} if swapped else {})}
+        each: Any = replace(spec, **of_one)  # type: ignore[type-var]
+        return Pictures(
+            field.name, like=spec.like, scale=spec.scale, swapped=swapped, each=each
+        )
     return Pictures(field.name)
 
 

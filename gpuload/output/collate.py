@@ -125,6 +125,7 @@ class Collate:
         )
         if schedule.flips:
             check_disparities(pixels, self.pictures)
+            check_exchanged(self.image, pixels, self.pictures, self.moving)
         self.columns = _index_columns(self._bound)
         self.members = _shard_members(self._bound)
         self._is_single = schedule.is_single
@@ -548,10 +549,9 @@ def check_disparities(
     Raises:
         ArgumentError: A flipped pair would have the disparities of the other view.
     """
-    exchanged = {picture.name: picture.swapped_with for picture in pictures}
-    exchanged = {name: other for name, other in exchanged.items() if other}
+    exchanged = _exchanged(pictures)
     paired = {*exchanged, *exchanged.values()}
-    disparities = [field for field in fields if isinstance(field.spec, Disparity)]
+    disparities = [field for field in fields if _is_disparity(field)]
     views = [
         name for name in exchanged if name not in {one.name for one in disparities}
     ]
@@ -561,6 +561,52 @@ def check_disparities(
                 f"fields: {views[0]!r} and {exchanged[views[0]]!r} change places in flipped images, whose disparity is "
                 f"then that of the other view. Give it, too, as Disparity(…, like={field.name!r}, swapped=True); or "
                 "Augment(flip=0), with vertical_flip=0.5 in its place"
+            )
+
+
+def _exchanged(pictures: Sequence[MovedPicture]) -> dict[str, str]:
+    """By name, the pictures that change places with others, and these."""
+    pairs = {picture.name: picture.swapped_with for picture in pictures}
+    return {name: other for name, other in pairs.items() if other}
+
+
+def _is_disparity(field: PixelField) -> bool:
+    """Whether a field is a disparity, or a list of such."""
+    return isinstance(field.spec, Disparity) or isinstance(
+        getattr(field.spec, "each", None), Disparity
+    )
+
+
+def check_exchanged(
+    image: str,
+    fields: Sequence[PixelField],
+    pictures: Sequence[MovedPicture],
+    moving: Sequence[MovingField],
+) -> None:
+    """Checks that what belongs to one view of a stereo camera is not shown with the other one.
+
+    Args:
+        image: The name of the image.
+        fields: Those whose values are decoded.
+        pictures: Those besides the image, of all fields.
+        moving: Those that move with the image, such as boxes.
+
+    Raises:
+        ArgumentError: A map, a mask or such a field belongs to a picture that changes places with another.
+    """
+    exchanged = _exchanged(pictures)
+    partners = {**{other: name for name, other in exchanged.items()}, **exchanged}
+    owners = {field.name: image for field in moving}
+    for field in fields:
+        if field.kind == "mask":
+            owners[field.name] = image
+        elif field.values is not None and field.name not in partners:
+            owners[field.name] = field.spec.like or image
+    for name, owner in owners.items():
+        if owner in partners:
+            raise ArgumentError(
+                f"fields: {owner!r} and {partners[owner]!r} change places in flipped images, and {name!r} is that of "
+                f"{owner!r} alone. Use Augment(flip=0), with vertical_flip=0.5 in its place, or leave one out"
             )
 
 
@@ -641,7 +687,9 @@ def moved_list(
     else:
         colors_of_one = "own" if colors == "each" else colors
         leader = spec.like or image
-        moved = Follower(field.name, leader, spec.scale, colors_of_one, form)
+        moved = Follower(
+            field.name, leader, spec.scale, colors_of_one, form, swapped=spec.swapped
+        )
     return MovedList(moved, spec.chosen, spec.geometry, colors)
 
 

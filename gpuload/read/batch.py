@@ -154,13 +154,13 @@ class Batch(Batched):
 
 
 def swapped(batch: Batch, first: str, second: str, rows: I32) -> Batch:
-    """The samples, with two of their pictures exchanged where `rows`, (N,), is not 0.
+    """The samples, with two of their pictures, or those of two lists, exchanged where `rows` is not 0.
 
     Args:
         batch: The samples.
-        first: Name of one picture.
-        second: Name of the other.
-        rows: int32 (N,), not 0 where they are exchanged.
+        first: Name of one picture or list.
+        second: Name of the other, of as many pictures.
+        rows: int32 (N,), or as many as the lists have pictures, not 0 where they are exchanged.
     """
     if not rows.any():
         return batch
@@ -169,13 +169,21 @@ def swapped(batch: Batch, first: str, second: str, rows: I32) -> Batch:
     right = batch.stored(second)
     unlike = np.flatnonzero(is_swapped & (left.sizes != right.sizes).any(axis=1))
     if len(unlike):
+        owners = batch.owners(first)
+        row = unlike[0] if owners is None else owners[unlike[0]]
         raise ArgumentError(
             f"{first!r} and {second!r} change places where images are flipped, and those of sample "
-            f"{batch.samples[unlike[0]]} differ in size. Use flip=0, or pictures of one size"
+            f"{batch.samples[row]} differ in size. Use flip=0, or pictures of one size"
         )
+    exchanged = {
+        first: _chosen(is_swapped, right, left),
+        second: _chosen(is_swapped, left, right),
+    }
     pictures = dict(batch.pictures)
-    pictures[first] = _chosen(is_swapped, right, left)
-    pictures[second] = _chosen(is_swapped, left, right)
+    for name, stored in exchanged.items():
+        before = pictures[name]
+        is_list = isinstance(before, Ragged)
+        pictures[name] = replace(before, content=stored) if is_list else stored
     return replace(batch, pictures=pictures)
 
 

@@ -265,13 +265,13 @@ class BatchReader:
         stored = batch
         for picture in self._pictures:
             name = picture.name
-            if picture.swapped_with:
-                mirror = drawn.views_of(picture.swapped_with)[0].crops.mirror
-                batch = swapped(batch, name, picture.swapped_with, mirror)
             if isinstance(picture, MovedList):
                 if isinstance(drawn.views.get(picture.like), Ragged):
                     check_numbers(stored, name, picture.like)
                 batch = chosen(batch, name, picture.choose)
+            if picture.swapped_with:
+                mirror = drawn.rows_of(picture.swapped_with)[0].crops.mirror
+                batch = swapped(batch, name, picture.swapped_with, mirror)
             drawn = drawn.with_picture(picture, batch.sizes(name))
         return replace(batch, views=drawn.views)
 
