@@ -22,7 +22,7 @@ from gpuload.formats import Conversion
 from gpuload.formats.modes import FollowedMode, followed_mode
 from gpuload.packing.options import AUTO, ENCODED_MODES, PackOptions
 from gpuload.packing.workers import Workers
-from gpuload.sources.listing import NAME, Listing, addresses
+from gpuload.sources.listing import NAME, NO_IMAGE, Listing, addresses
 from gpuload.sources.source import Source
 from gpuload.types import I64
 
@@ -96,6 +96,8 @@ def _look(source: Source, listing: Listing, options: PackOptions) -> _Seen:
     ]
     row_of = dict(zip(places, rows.tolist(), strict=True))
     seen = _Seen()
+    if not tasks:
+        return seen
     count = min(options.worker_count, len(tasks))
     need_main = type(source).__module__ == "__main__"
     with Workers[_Task, FollowedMode | None](count, look, need_main) as workers:
@@ -110,7 +112,7 @@ def _look(source: Source, listing: Listing, options: PackOptions) -> _Seen:
 def look(task: _Task) -> FollowedMode | None:
     """The mode of one image, which a worker reads; None where it cannot be told."""
     source, place, conversion, max_pixels = task
-    if not place:
+    if not place:  # its worker has died
         return None
     source.expect([place])
     try:
@@ -120,19 +122,21 @@ def look(task: _Task) -> FollowedMode | None:
 
 
 def _rows_of_extensions(listing: Listing) -> I64:
-    """Rows in equal distances among those of each frequent extension, in order."""
+    """Rows in equal distances among those of each frequent extension, in order, without those that have no image."""
     names = listing.samples.column(NAME)
     ends = pc.struct_field(pc.extract_regex(names, _EXTENSION), "end")
     lower = pc.fill_null(pc.ascii_lower(ends), "")
     coded = pa.chunked_array(lower).combine_chunks().dictionary_encode()
     codes = numbers_of(coded.indices)
-    frequent = np.argsort(-np.bincount(codes), kind="stable")[:_EXTENSIONS]
+    has_image = numbers_of(pc.not_equal(addresses(listing.samples), NO_IMAGE))
+    counts = np.bincount(codes[has_image])
+    frequent = np.argsort(-counts, kind="stable")[:_EXTENSIONS]
     chosen = list[I64]()
-    for code in frequent:
-        rows = np.flatnonzero(codes == code)
+    for code in frequent[counts[frequent] > 0]:
+        rows = np.flatnonzero((codes == code) & has_image)
         steps = np.linspace(0, len(rows) - 1, _LOOKED_AT).astype(np.int64)
         chosen.append(rows[np.unique(steps)])
-    return np.sort(np.concatenate(chosen))
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *chosen]))
 
 
 def _note(found: FollowedMode) -> str:

@@ -182,8 +182,9 @@ def swapped(batch: Batch, first: str, second: str, rows: I32) -> Batch:
     pictures = dict(batch.pictures)
     for name, stored in exchanged.items():
         before = pictures[name]
-        is_list = isinstance(before, Ragged)
-        pictures[name] = replace(before, content=stored) if is_list else stored
+        pictures[name] = stored
+        if isinstance(before, Ragged):
+            pictures[name] = Ragged(before.counts, stored)
     return replace(batch, pictures=pictures)
 
 

@@ -75,6 +75,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "encode": "jpeg", "size": (8, 9), "resize": ("depth=nearest",),
     },
     "--masks levels --turn-masks no": {"masks": "levels", "turn_masks": "no"},
+    "--class-numbers masks,ids": {"class_numbers": ("masks", "ids")},
 }  # fmt: skip
 
 

@@ -189,7 +189,7 @@ def test_what_does_not_fit_is_an_error_at_construction(packed: Path, fields: Any
     ("options", "message"),
     [
         ({"each": Picture("frames")}, r"a spec of masks or maps, such as Mask\(\) or Depth"),
-        ({"each": Depth(like="image")}, "Give like and scale of the list"),
+        ({"each": Depth(like="image")}, "Give like, scale and swapped of the list"),
         ({"each": Disparity(swapped=True)}, "Give like, scale and swapped of the list"),
         ({"each": Depth(), "colors": "own"}, "but those of each"),
         ({"each": Depth(), "geometry": "own"}, "move with another picture"),
