@@ -148,6 +148,13 @@ def _refuse(dataset: Dataset, size: int | None) -> None:
         raise ArgumentError(
             f"decoded: {dataset.folder} is a decoded copy already. Give the data set that it was made of"
         )
+    without = len(dataset.samples_without_image())
+    if without:
+        image = dataset.manifest.image
+        raise ArgumentError(
+            f"decoded: {without:,} samples of {dataset.folder} have no {image.name!r}. Leave them out: "
+            f"dataset.filter(pc.field({image.bytes_column!r}) > 0)"
+        )
     if size is None:
         return
     if dataset.tiling is not None:

@@ -20,7 +20,14 @@ from gpuload.disk.tar import Member, TarWriter, read_members, split_name
 from gpuload.errors import DecodeError, ShardError
 from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import Field
-from gpuload.fields.images import GRAY, RGB, MaskKind, MaskRules, Pixels
+from gpuload.fields.images import (
+    GRAY,
+    RGB,
+    MaskKind,
+    MaskRules,
+    Pixels,
+    is_missing,
+)
 from gpuload.fields.kind import StoredMember
 from gpuload.fields.motion import Placement, place
 from gpuload.fields.picture_lists import PicturesKind, list_columns
@@ -69,7 +76,8 @@ def plan_copy(dataset: Dataset, encoding: Encoding) -> CopyPlan:
     """What a copy of a set is to be."""
     image = dataset.manifest.image
     member = "npy" if image.name == "image" else f"{image.name}.npy"
-    raw = replace(image, kind="raw", member=member)
+    # A pixel stands for the image of a sample that is not selected, also where it has none.
+    raw = replace(image, kind="raw", member=member, counts=None)
     fields = dataset.manifest.all_fields
     return CopyPlan(
         dataset,
@@ -174,8 +182,11 @@ class _Making:
         values = self.rows[row]
         image = self.plan.image
         stored = self._store(self._images.pixels(row))
-        old = self._member_of(values[image.offset_column])
-        sample = _CopiedSample(self.tar, values, split_name(old.name)[0], stored)
+        stem = values["key"]
+        if not is_missing(self.plan.dataset.manifest.image, values):
+            old = self._member_of(values[image.offset_column])
+            stem = split_name(old.name)[0]
+        sample = _CopiedSample(self.tar, values, stem, stored)
         member = sample.append(f"{sample.stem}.{image.member}", stored.data)
         sample.row[image.offset_column] = member.offset + stored.header
         sample.row[image.bytes_column] = member.size - stored.header

@@ -426,6 +426,19 @@ def test_a_dry_run_shows_the_lists(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "pictures" in capsys.readouterr().out
 
 
+def test_a_decoded_copy_is_of_those_that_have_an_image(packed: Path, tmp_path: Path) -> None:
+    data = gpuload.Dataset(packed)
+    with pytest.raises(ArgumentError, match="decoded: 3 samples of .* have no 'image'. Leave them out: dataset.filter"):
+        gpuload.decoded(data, folder=tmp_path)
+    chosen = data.filter(pc.field("image_bytes") > 0)
+    copy = gpuload.decoded(chosen, folder=tmp_path)
+    options: dict[str, Any] = {"augment": MOVING, "fields": ("text", "image", "images")}
+    with load(chosen, 6, **options) as loader, load(copy, 6, **options) as other:
+        batch, same = next(iter(loader)), next(iter(other))
+    assert batch.text == same.text and np.array_equal(batch.image.numpy(), same.image.numpy())
+    assert np.array_equal(batch.images.pixels.numpy(), same.images.pixels.numpy())
+
+
 # Manifests that cannot be
 
 
