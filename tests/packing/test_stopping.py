@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,11 @@ def photos(numbers: range) -> dict[str, bytes]:
 
 
 def stop(command: str, folder: Path, **environment: str) -> dict[str, Any]:
-    """What `stopping.py` tells."""
+    """What `stopping.py` tells. Its children, which end at once, cannot remove their temporary files."""
     run = [sys.executable, "-W", "ignore", str(SCRIPT), command, str(folder)]
-    done = subprocess.run(run, capture_output=True, text=True, env={**os.environ, **environment})
+    with tempfile.TemporaryDirectory() as temporary:
+        settings = {**os.environ, "TMPDIR": temporary, **environment}
+        done = subprocess.run(run, capture_output=True, text=True, env=settings)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told
