@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,7 +99,7 @@ def test_the_loader_warns_once_on_the_first_rank(pack_labels: PackLabels) -> Non
     in_classes = pack_labels(np.repeat(np.arange(12), SHARD).tolist())
     mixed = pack_labels(_labels([1] * 12, 12 * SHARD))
 
-    def construct(data: gpuload.Dataset | gpuload.Mixture, shuffle: gpuload.Shuffle | bool, **options: int) -> None:
+    def construct(data: gpuload.Dataset | gpuload.Mixture, shuffle: gpuload.Shuffle | bool, **options: Any) -> None:
         gpuload.DaliIterator(data, 24, augment=gpuload.Augment(8), device="cpu", shuffle=shuffle, **options).close()
 
     two = gpuload.Shuffle(window=2)
@@ -115,8 +116,11 @@ def test_the_loader_warns_once_on_the_first_rank(pack_labels: PackLabels) -> Non
     with pytest.warns(UserWarning, match=str(in_classes.folder)) as warned:
         construct(mixture, two, steps_per_epoch=2)
     assert len(warned) == 1
+    with pytest.warns(UserWarning, match="sorted by class"):
+        construct(in_classes, two, sampling=gpuload.Balance("label"))  # draws of each window are of its own classes
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        construct(mixed, two, sampling=gpuload.Weights(np.linspace(0, 1, len(mixed))))
         construct(in_classes, two, rank=1, world_size=2)
         construct(in_classes, gpuload.Shuffle(window=12))
         construct(in_classes, False)

@@ -529,8 +529,8 @@ def starts() -> str:
         "images/s then",
     ]
     caption = (
-        f"Medians of {started['rounds']} in turns, {started['date']}; the machine's load was {_load(started)} at the "
-        "start."
+        f"Medians of {started['rounds']} rounds in turns, {started['date']}; the machine's load was {_load(started)} "
+        "when they began."
     )
     return f"{table(head, rows)}\n\n{caption}"
 
