@@ -120,10 +120,6 @@ _DOTS = (
     "key_dot=first leaves such members out"
 )
 
-_NEAR_END_BYTES = (
-    4096  # in which the last chunk of a PNG is, and what some programs write behind it
-)
-
 Missing = Literal["fail", "skip"]
 
 

@@ -1,4 +1,4 @@
-"""Images with boxes in a file for each: Pascal VOC's and ILSVRC's XML, and YOLO's texts."""
+"""Images with boxes in an XML for each: Pascal VOC's and ILSVRC's."""
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,18 +45,10 @@ _IMAGE_FOLDERS = ("data", "jpegimages", "images")  # in any case
 _LISTS = "ImageSets/Main"
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 
-_NAME_FILES = (
-    "classes.txt",
-    "obj.names",
-    "_darknet.labels",
-)  # LabelImg's, CVAT's and Roboflow's
-_YAML = (".yaml", ".yml")
-_LOOKED_INTO = 8  # folders, and files of each, to tell whether a container is YOLO's
-_MOST_YAML_BYTES = 1 << 20
+_LOOKED_INTO = 8  # folders, and files of each, to tell whether a container is VOC's
 _MOST_PX = 1 << 30
 
 _XML = "an annotation in XML, with a name and a bndbox for each object"
-_LINES = "YOLO's boxes: lines of class, x, y, width and height, in shares of the image, without polygons and keypoints"
 
 
 class VocObjects(NamedTuple):

@@ -1,15 +1,17 @@
 """Values in pickles that hold plain data, without running them.
 
 A pickle is a program, which could run anything. Most of those in stores only build tuples, lists, dicts, numbers, texts
-and bytes, or arrays of NumPy: these are read here by an interpreter that knows nothing else, calls nothing and imports
-nothing. Any other pickle is refused, unless the user trusts the store; then Python runs it, in the process that reads
-the source and nothing else (`Source.needs_process`).
+and bytes, or arrays of NumPy: these are read by an unpickler that imports nothing, and whose only calls are those of
+NumPy's pickles, done here. Any other pickle is refused, unless the user trusts the store; then Python runs it, in the
+process that reads the source and nothing else (`Source.needs_process`).
 """
 
+import io
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,23 +23,7 @@ _TRUST = (
 )
 _MOST_VALUES = 1_000_000  # in one pickle
 _MOST_DEPTH = 16
-_MARK = object()
-
-# What NumPy's pickles call; here they are names alone.
-_RECONSTRUCT = {
-    "numpy.core.multiarray _reconstruct",
-    "numpy._core.multiarray _reconstruct",
-}
-_SCALAR = {"numpy.core.multiarray scalar", "numpy._core.multiarray scalar"}
-_OF_BUFFER = {"numpy.core.numeric _frombuffer", "numpy._core.numeric _frombuffer"}
-_NAMES = {
-    *_RECONSTRUCT,
-    *_SCALAR,
-    *_OF_BUFFER,
-    "numpy ndarray",
-    "numpy dtype",
-    "_codecs encode",
-}
+_PLAIN = (bool, int, float, str, bytes, bytearray, np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -67,12 +53,13 @@ def read_pickle(data: bytes, is_trusted: bool = False) -> Any:
         ValueError: it is damaged, or is more than plain data and not trusted.
     """
     try:
-        return _Machine().run(data)
+        unpickler = _PlainUnpickler(io.BytesIO(data))
+        return unpickler.finished(unpickler.load())
     except _NotPlainError as error:
         if not is_trusted:
             raise ValueError(f"a pickle with {error}, and {_TRUST}") from None
-    except (IndexError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"a pickle that is damaged ({error})") from None
+    except Exception as error:  # of any kind, by whatever bytes are damaged
+        raise ValueError(f"a pickle that is damaged ({error!r})") from None
     try:
         return pickle.loads(data)
     except Exception as error:  # of any kind, by whatever it runs
@@ -85,21 +72,15 @@ class _NotPlainError(Exception):
     """A pickle holds something else than plain data; the message says what."""
 
 
-class _Name(str):
-    """What a pickle would import, as a text."""
-
-    __slots__ = ()
-
-
 class _DType:
     """A dtype of NumPy that is being built, since its byte order comes last."""
 
-    def __init__(self, code: str) -> None:
-        self._code = code
+    def __init__(self, code: object, *_: object) -> None:
+        self._code = str(code)
         self._order = ""
 
-    def order(self, order: str) -> None:
-        self._order = order if order in ("<", ">") else ""
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        self._order = state[1] if state[1] in ("<", ">") else ""
 
     def plain(self) -> Any:
         """The dtype of numbers.
@@ -115,187 +96,118 @@ class _DType:
 class _Array:
     """An array of NumPy that is being built: its state comes after it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *_: object) -> None:
         self.values: Any = None
 
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        _, shape, dtype, is_fortran, data = state
+        self.values = _values(data, dtype, shape, is_fortran)
 
-class _Machine:
-    """The stack and memory of a pickle, and what its operations do to plain data."""
 
-    def __init__(self) -> None:
-        self._stack = list[Any]()
-        self._memory = dict[int, Any]()
-        self._count = 0
+def _refused(*_: object) -> Any:
+    raise _NotPlainError("an array that is made in another way than NumPy's")
 
-    def run(self, data: bytes) -> Any:
-        """Raises _NotPlainError, ValueError and whatever comes of a damaged pickle."""
-        import pickletools  # takes 10 ms, which recognition is spared
 
-        for operation, argument, _ in pickletools.genops(data):
-            name = operation.name
-            self._count += 1
-            if self._count > _MOST_VALUES:
-                raise _NotPlainError("more than a million values")
-            if name == "STOP":
-                return self.finished(self._stack.pop(), 0)
-            if name in _PUSHES:
-                self._stack.append(argument)
-            elif name in _CONSTANTS:
-                self._stack.append(_CONSTANTS[name]())
-            elif name in _STEPS:
-                _STEPS[name](self, argument)
-            elif name not in _IGNORED:
-                raise _NotPlainError(f"the operation {name}")
-        raise ValueError("a pickle that does not end")
+def _scalar(dtype: _DType, data: bytes) -> Any:
+    return _values(data, dtype, ()).item()
 
-    def finished(self, value: Any, depth: int) -> Any:
+
+def _of_buffer(buffer: bytes, dtype: _DType, shape: Sequence[int], order: str) -> Any:
+    return _values(buffer, dtype, shape, order == "F")
+
+
+def _latin(text: str, encoding: str) -> bytes:
+    """What pickles of bytes call in the protocols before Python 3."""
+    if encoding != "latin1":
+        raise _NotPlainError(f"a text in {encoding[:20]}")
+    return text.encode(encoding)
+
+
+def _values(
+    data: bytes, dtype: _DType, shape: Sequence[int], is_fortran: bool = False
+) -> Any:
+    """An array, whose bytes are all there."""
+    kind = dtype.plain()
+    if not isinstance(data, bytes | bytearray):
+        raise _NotPlainError("an array of other values than bytes")
+    pieces = Pieces(bytes(data))
+    if is_fortran:
+        return pieces.array(kind, tuple(shape)[::-1]).T
+    return pieces.array(kind, tuple(shape))
+
+
+class _Call:
+    """In place of what a pickle would import: it can be called, and is nothing else.
+
+    Args:
+        function: That is called.
+    """
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+    def __setstate__(self, state: object) -> None:
+        raise _NotPlainError("the state of an object")
+
+
+# What NumPy's pickles call, by its names there; that of the class of arrays is an argument alone.
+_CALLS: dict[str, Callable[..., Any]] = {
+    "numpy.core.multiarray _reconstruct": _Array,
+    "numpy.core.multiarray scalar": _scalar,
+    "numpy.core.numeric _frombuffer": _of_buffer,
+    "numpy ndarray": _refused,
+    "numpy dtype": _DType,
+    "_codecs encode": _latin,
+}
+
+
+class _PlainUnpickler(pickle._Unpickler):
+    """Builds plain data, and nothing that a pickle would import.
+
+    It is the unpickler that is written in Python: the one in C takes as much memory as a number in the pickle says.
+    """
+
+    read: Callable[[int], bytes]
+    append: Callable[[Any], None]
+    _count = 0  # of finished values
+
+    def find_class(self, module: str, name: str) -> _Call:
+        function = _CALLS.get(f"{module.replace('numpy._core', 'numpy.core')} {name}")
+        if function is None:
+            raise _NotPlainError(f"an object of {module}.{name}"[:80])
+        return _Call(function)
+
+    def load_bytearray8(self) -> None:
+        """Takes no more bytes than there are, whatever it claims."""
+        (size,) = struct.unpack("<Q", self.read(8))
+        self.append(bytearray(self.read(size)))
+
+    dispatch: ClassVar[Any] = {
+        **pickle._Unpickler.dispatch,
+        pickle.BYTEARRAY8[0]: load_bytearray8,
+    }
+
+    def finished(self, value: Any, depth: int = 0) -> Any:
         """A value with finished arrays in place of those that are being built.
 
         Raises:
-            _NotPlainError: it holds itself, or is nested more deeply or more often than data are.
+            _NotPlainError: it holds itself, is nested more deeply or more often than data are, or is something else.
         """
         self._count += 1
         if depth > _MOST_DEPTH or self._count > _MOST_VALUES:
             raise _NotPlainError("values that are nested too deeply")
-        if isinstance(value, _Array):
+        if isinstance(value, _Array) and value.values is not None:
             return value.values
         if isinstance(value, list | tuple):
             return type(value)(self.finished(entry, depth + 1) for entry in value)
         if isinstance(value, dict):
-            return {
-                key: self.finished(entry, depth + 1) for key, entry in value.items()
-            }
-        if isinstance(value, _Name | _DType):
-            raise _NotPlainError("a class")
-        return value
-
-    def remember(self, number: Any) -> None:
-        self._memory[len(self._memory) if number is None else number] = self._stack[-1]
-
-    def recall(self, number: Any) -> None:
-        self._stack.append(self._memory[number])
-
-    def since_mark(self) -> list[Any]:
-        """Takes what lies above the last mark."""
-        for place in range(len(self._stack) - 1, -1, -1):
-            if self._stack[place] is _MARK:
-                values = self._stack[place + 1 :]
-                del self._stack[place:]
-                return values
-        raise ValueError("a pickle that is damaged (no mark)")
-
-    def tuple_of(self, count: int | None) -> None:
-        """Replaces the last values, or those since the mark, by their tuple."""
-        if count is None:
-            values = self.since_mark()
-        else:
-            values = self._stack[-count:]
-            del self._stack[-count:]
-        self._stack.append(tuple(values))
-
-    def pushed(self, make: Callable[[list[Any]], Any]) -> None:
-        """Pushes what is made of the values since the mark."""
-        values = self.since_mark()
-        self._stack.append(make(values))
-
-    def extend(self, values: Sequence[Any]) -> None:
-        self._stack[-1].extend(values)
-
-    def set_items(self, values: Sequence[Any]) -> None:
-        self._stack[-1].update(_pairs(values))
-
-    def import_name(self, argument: Any) -> None:
-        """Pushes a name, which is imported by nobody."""
-        if argument is None:
-            name = self._stack.pop()
-            argument = f"{self._stack.pop()} {name}"
-        if argument not in _NAMES:
-            raise _NotPlainError(f"an object of {str(argument)[:60].replace(' ', '.')}")
-        self._stack.append(_Name(argument))
-
-    def call(self, _: Any) -> None:
-        """Does what the calls in NumPy's pickles would do."""
-        arguments = self._stack.pop()
-        name = self._stack.pop()
-        if not isinstance(name, _Name):
-            raise _NotPlainError("a call of what is no name")
-        if name in _RECONSTRUCT:
-            self._stack.append(_Array())
-        elif name in _SCALAR:
-            self._stack.append(_values(arguments[1], arguments[0].plain(), ()).item())
-        elif name in _OF_BUFFER:
-            buffer, dtype, shape, order = arguments
-            self._stack.append(_values(buffer, dtype.plain(), shape, order == "F"))
-        elif name == "numpy dtype":
-            self._stack.append(_DType(str(arguments[0])))
-        elif name == "_codecs encode" and arguments[1] == "latin1":
-            self._stack.append(arguments[0].encode("latin-1"))
-        else:
-            raise _NotPlainError(f"a call of {name}")
-
-    def build(self, _: Any) -> None:
-        """Gives an array or a dtype its state."""
-        state = self._stack.pop()
-        target = self._stack[-1]
-        if isinstance(target, _DType):
-            target.order(state[1])
-        elif isinstance(target, _Array):
-            _, shape, dtype, is_fortran, data = state
-            target.values = _values(data, dtype.plain(), shape, is_fortran)
-        else:
-            raise _NotPlainError("the state of an object")
-
-
-def _pairs(values: Sequence[Any]) -> Mapping[Any, Any]:
-    return dict(zip(values[::2], values[1::2], strict=True))
-
-
-def _values(
-    data: bytes, dtype: Any, shape: Sequence[int], is_fortran: bool = False
-) -> Any:
-    """An array, whose bytes are all there."""
-    if is_fortran:
-        return Pieces(bytes(data)).array(dtype, tuple(shape)[::-1]).T
-    return Pieces(bytes(data)).array(dtype, tuple(shape))
-
-
-_IGNORED = {"PROTO", "FRAME"}
-_PUSHES = {
-    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"),
-    *("FLOAT", "BINFLOAT", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE"),
-    *("BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"),
-}
-_CONSTANTS: dict[str, Callable[[], Any]] = {
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-    "MARK": lambda: _MARK,
-    "EMPTY_LIST": list,
-    "EMPTY_DICT": dict,
-    "EMPTY_TUPLE": tuple,
-}
-_STEPS: dict[str, Callable[[_Machine, Any], None]] = {
-    "MEMOIZE": _Machine.remember,
-    "BINPUT": _Machine.remember,
-    "LONG_BINPUT": _Machine.remember,
-    "PUT": _Machine.remember,
-    "BINGET": _Machine.recall,
-    "LONG_BINGET": _Machine.recall,
-    "GET": _Machine.recall,
-    "TUPLE": lambda machine, _: machine.tuple_of(None),
-    "TUPLE1": lambda machine, _: machine.tuple_of(1),
-    "TUPLE2": lambda machine, _: machine.tuple_of(2),
-    "TUPLE3": lambda machine, _: machine.tuple_of(3),
-    "LIST": lambda machine, _: machine.pushed(list),
-    "DICT": lambda machine, _: machine.pushed(_pairs),
-    "APPEND": lambda machine, _: machine.extend([machine._stack.pop()]),
-    "APPENDS": lambda machine, _: machine.extend(machine.since_mark()),
-    "SETITEM": lambda machine, _: machine.set_items(
-        [machine._stack.pop(-2), machine._stack.pop()]
-    ),
-    "SETITEMS": lambda machine, _: machine.set_items(machine.since_mark()),
-    "GLOBAL": _Machine.import_name,
-    "STACK_GLOBAL": _Machine.import_name,
-    "REDUCE": _Machine.call,
-    "BUILD": _Machine.build,
-}
+            entries = self.finished(list(value.items()), depth)
+            return dict(entries)
+        if value is None or isinstance(value, _PLAIN):
+            return value
+        raise _NotPlainError(f"a value of type {type(value).__name__}")
