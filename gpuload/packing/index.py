@@ -91,6 +91,7 @@ from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.packing.points import find_points
 from gpuload.sources.files import is_text
 from gpuload.sources.listing import Rejection, some_of
+from gpuload.sources.numbering import read_classes
 from gpuload.sources.tar_samples import SampleCheck
 from gpuload.sources.tars import by_extension, numbered_picture
 from gpuload.store.files import temporaries, write_atomically
@@ -216,7 +217,7 @@ def index_shards(
     refuse_urls("--classes", classes, "Give a local file")
     shards = expand_shards([str(pattern) for pattern in patterns])
     folder, indexes = _places(shards, out)
-    names = None if classes is None else _read_classes(classes)
+    names = None if classes is None else read_classes(classes)
     if not overwrite:
         _refuse_existing(folder, indexes)
     scanned = []
@@ -354,26 +355,6 @@ def _places(
             "two shards differ only in their extension, so both have one .idx. Rename one"
         )
     return folder, indexes
-
-
-def _read_classes(path: str | Path) -> tuple[str, ...]:
-    """The names of the classes, one in each line.
-
-    Raises:
-        SourceError: it cannot be read, a line between others is empty, or a name comes twice.
-    """
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(
-            f"{path}: cannot be read ({error}). Give a text file, a class name in each line"
-        ) from None
-    names = [line.strip() for line in text.rstrip().splitlines()]
-    if not names or "" in names or len(set(names)) < len(names):
-        raise SourceError(
-            f"{path}: expected one class name per line, class 0 first, none empty and none twice"
-        )
-    return tuple(names)
 
 
 def _refuse_missing_images(scanned: Sequence[ScannedShard]) -> None:

@@ -29,7 +29,7 @@ from gpuload.fields.field import LABEL, Field
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import numbers_of
 from gpuload.packing.output import cannot_write
-from gpuload.sources.columns import Features
+from gpuload.sources.columns import Features, open_batches
 from gpuload.sources.files import readable
 from gpuload.store.files import temporaries
 from gpuload.store.url import refuse_urls
@@ -250,14 +250,7 @@ def _opened(path: Path) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
         options = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
         table = arrow_csv.read_csv(path, parse_options=options)
     else:
-        source = pa.memory_map(str(path))
-        try:
-            arrow = pa.ipc.open_file(source)
-        except pa.ArrowInvalid:
-            stream = pa.ipc.open_stream(source)
-            return stream.schema, stream
-        numbers = range(arrow.num_record_batches)
-        return arrow.schema, (arrow.get_batch(number) for number in numbers)
+        return open_batches(path)
     return table.schema, table.to_batches(_BATCH_ROWS)
 
 

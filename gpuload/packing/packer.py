@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 import PIL
-import pyarrow as pa
 
 from gpuload.checks import FLAG, Rule, as_items, as_text, check, nearest
 from gpuload.counted import counted, progress_bar
@@ -56,7 +56,7 @@ from gpuload.packing.workers import (
     start_server,
 )
 from gpuload.sources.beside import PicturesBeside
-from gpuload.sources.columns import IterableSource
+from gpuload.sources.columns import IterableSource, open_batches
 from gpuload.sources.listing import Rejection, some_of
 from gpuload.sources.matched import are_patterns, open_matched
 from gpuload.sources.registry import open_source
@@ -605,9 +605,10 @@ class _PackingRun:
             for job in self.jobs
             if job.folder == folder and job.path.name in packed
         ]
-        readers = [pa.ipc.open_file(pa.memory_map(str(file), "r")) for file in files]
-        points = any(has_seek_points(reader.schema) for reader in readers)
-        return describe(folder, self._summary(split, old), _batches_of(readers), points)
+        opened = [open_batches(file) for file in files]
+        points = any(has_seek_points(schema) for schema, _ in opened)
+        rows = chain.from_iterable(batches for _, batches in opened)
+        return describe(folder, self._summary(split, old), rows, points)
 
     def _note_class_numbers(self, folder: Path, manifest: Manifest) -> None:
         """Adds the class numbers that the samples of a split have."""
@@ -732,14 +733,6 @@ class _PackingRun:
             in_order = sorted(self.totals[split.name].rejected)
             rejections += [Rejection(*rejection) for _, *rejection in in_order]
         return rejections
-
-
-def _batches_of(
-    readers: Iterable[pa.ipc.RecordBatchFileReader],
-) -> Iterator[pa.RecordBatch]:
-    for reader in readers:
-        for number in range(reader.num_record_batches):
-            yield reader.get_batch(number)
 
 
 def _with_ends(field: Field, extensions: Mapping[str, int], old: Manifest) -> Field:

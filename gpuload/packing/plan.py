@@ -51,6 +51,7 @@ from gpuload.sources.listing import (
     Rejection,
     addresses,
 )
+from gpuload.sources.numbering import renumbered
 from gpuload.sources.source import Source
 from gpuload.types import I64, Bools, ClassNames
 
@@ -718,17 +719,9 @@ def _merge_classes(
     merged = old + tuple(name for name in new if name not in set(old))
     number_of = {name: number for number, name in enumerate(merged)}
     mapping = np.array([number_of[name] for name in new], np.int64)
-    values = pa.concat_arrays(samples.column(column).chunks)
-    if pa.types.is_list(values.type):
-        renumbered = pa.ListArray.from_arrays(
-            values.offsets, array_of(mapping[numbers_of(values.values)])
-        )
-    else:
-        renumbered = array_of(mapping[numbers_of(values)])
+    values = renumbered(pa.concat_arrays(samples.column(column).chunks), mapping)
     position = samples.column_names.index(column)
-    return merged, samples.set_column(
-        position, samples.schema.field(position), renumbered
-    )
+    return merged, samples.set_column(position, samples.schema.field(position), values)
 
 
 def _merge_ids(names: ClassNames, field: Field, old: Field) -> tuple[int, ...] | None:

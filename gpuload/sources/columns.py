@@ -3,6 +3,7 @@ what programs and Hugging Face keep in columns."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -208,6 +209,14 @@ class Table(NamedTuple):
     find: Callable[[str], Any] = str
     lists: Sequence[str] = ()
 
+    @classmethod
+    def of_arrow(
+        cls, schema: pa.Schema, rows: Iterable[Row], find: Callable[[str], Any] = str
+    ) -> "Table":
+        """Rows of Arrow's batches, perhaps with what Hugging Face says of their columns."""
+        features = Features.of_metadata(schema.metadata)
+        return cls(schema.names, rows, features, find, lists_of_images(schema))
+
     def samples(
         self, title: str, columns: Mapping[str, Names], findings: Findings
     ) -> Iterator[Row]:
@@ -400,6 +409,24 @@ def _are_files(value: Any) -> bool:
     if isinstance(value, list) and value and all(map(_is_file, value)):
         return True
     return KINDS[PicturesKind.name].claims(value)
+
+
+def open_batches(place: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Schema and batches of Arrow's IPC, as a file or a stream.
+
+    Args:
+        place: The path of a file, which is mapped, or what else Arrow reads from.
+
+    Raises:
+        ArrowInvalid: it is neither. OSError: it cannot be read.
+    """
+    source = pa.memory_map(str(place)) if isinstance(place, Path) else place
+    try:
+        file = pa.ipc.open_file(source)
+    except pa.ArrowInvalid:
+        stream = pa.ipc.open_stream(source)
+        return stream.schema, iter(stream)
+    return file.schema, map(file.get_batch, range(file.num_record_batches))
 
 
 def lists_of_images(schema: Any) -> list[str]:

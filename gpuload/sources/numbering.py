@@ -64,8 +64,8 @@ def renumber(listing: Listing, names: tuple[str, ...], title: str) -> Listing:
             )
         place = samples.column_names.index(column)
         values = pa.chunked_array(samples.column(column)).combine_chunks()
-        renumbered = _renumbered(values, _numbers(values, before, names, title))
-        samples = samples.set_column(place, samples.schema.field(place), renumbered)
+        new_values = renumbered(values, _numbers(values, before, names, title))
+        samples = samples.set_column(place, samples.schema.field(place), new_values)
         if kind.names_set_classes:
             classes = names
         ids = _ids(field, before, names)
@@ -95,7 +95,13 @@ def _flat(values: pa.Array) -> I64:
     return numbers_of(flat).astype(np.int64)
 
 
-def _renumbered(values: pa.Array, numbers: I64) -> pa.Array:
+def renumbered(values: pa.Array, numbers: I64) -> pa.Array:
+    """Class numbers, or lists of them, replaced by others.
+
+    Args:
+        values: Of the samples.
+        numbers: int64 (classes,), the new number of each.
+    """
     flat = numbers[_flat(values)] if len(_flat(values)) else np.zeros(0, np.int64)
     if pa.types.is_list(values.type):
         inner = array_of(flat, values.type.value_type)

@@ -74,7 +74,7 @@ def named_splits_of(
         SourceError: an image is in two splits, or images are in none and nothing says why.
     """
     places = _NamedPaths(files, title, images, findings)
-    parts = places.parts_of_yaml() or places.parts_of_darknet()
+    parts = places.parts_of_documents()
     lists = places.parts_of_lists()
     if not parts:
         parts = lists
@@ -192,37 +192,34 @@ class _NamedPaths:
                 folders.setdefault(place, []).append(image)
         return folders
 
-    def parts_of_yaml(self) -> list[_Part]:
-        """What the first YAML at the first level that names splits says."""
-        for name in self._files.names():
-            if not name.endswith(YAML):
-                continue
-            document = read_yaml(self._files, self._files.find(name), self._title)
-            parts = list[_Part]()
-            for key, value in document.items() if isinstance(document, dict) else ():
-                if split := split_called(key):
-                    parts += [
-                        self._part(split, name, entry) for entry in _entries(value)
-                    ]
+    def parts_of_documents(self) -> list[_Part]:
+        """What the first YAML at the first level that names splits says, or else the first file of darknet."""
+        names = self._files.names()
+        documents = [name for name in names if name.endswith(YAML)]
+        documents += [name for name in names if name.endswith(_DARKNET)]
+        for name in documents:
+            parts = [
+                self._part(split, name, entry)
+                for key, entry in self._entries_in(self._files.find(name))
+                if (split := split_called(key))
+            ]
             if any(part.images for part in parts):
                 self._findings.use(name)
                 return parts
         return []
 
-    def parts_of_darknet(self) -> list[_Part]:
-        """What a file such as `obj.data` says: lines `train = data/train.txt`."""
-        for name in self._files.names():
-            if not name.endswith(_DARKNET):
-                continue
-            parts = list[_Part]()
-            for line in self._lines(self._files.find(name)):
+    def _entries_in(self, file: Ref) -> Iterator[tuple[str, str]]:
+        """Keys and values of a document: of YAML, or of lines such as `train = data/train.txt`."""
+        if file.name.endswith(_DARKNET):
+            for line in self._lines(file):
                 key, equals, entry = line.partition("=")
-                if equals and (split := split_called(key)):
-                    parts.append(self._part(split, name, entry.strip()))
-            if any(part.images for part in parts):
-                self._findings.use(name)
-                return parts
-        return []
+                if equals:
+                    yield key, entry.strip()
+            return
+        document = read_yaml(self._files, file, self._title)
+        for key, value in document.items() if isinstance(document, dict) else ():
+            for entry in _entries(value):
+                yield key, entry
 
     def parts_of_lists(self) -> list[_Part]:
         """The lists at the first level that are named after a split.

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from gpuload.machine.untrusted import parse_json
-from gpuload.sources.columns import Features, Table, lists_of_images
+from gpuload.sources.columns import Table, open_batches
 from gpuload.sources.files import PACKED, Files, Findings
 from gpuload.sources.stores.pieces import plain_name
 from gpuload.sources.stores.store import StoreSource
@@ -52,32 +52,14 @@ class SavedDatasetSource(StoreSource):
 
 
 def _table(paths: list[Path]) -> Table:
-    schema = _schema_of(paths[0]) if paths else pa.schema([])
-    rows = (row for path in paths for batch in _batches(path) for row in _rows(batch))
-    features = Features.of_metadata(schema.metadata)
-    return Table(schema.names, rows, features, lists=lists_of_images(schema))
+    schema = open_batches(paths[0])[0] if paths else pa.schema([])
+    return Table.of_arrow(schema, _rows(paths))
 
 
-def _schema_of(path: Path) -> pa.Schema:
-    source = pa.memory_map(str(path))
-    try:
-        return pa.ipc.open_file(source).schema
-    except pa.ArrowInvalid:
-        return pa.ipc.open_stream(source).schema
-
-
-def _batches(path: Path) -> Iterator[pa.RecordBatch]:
-    source = pa.memory_map(str(path))
-    try:
-        reader = pa.ipc.open_file(source)
-    except pa.ArrowInvalid:
-        yield from pa.ipc.open_stream(source)
-        return
-    for number in range(reader.num_record_batches):
-        yield reader.get_batch(number)
-
-
-def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    batch.validate(full=True)
-    for start in range(0, len(batch), _BATCH_ROWS):
-        yield from batch.slice(start, _BATCH_ROWS).to_pylist()
+def _rows(paths: list[Path]) -> Iterator[dict[str, Any]]:
+    for path in paths:
+        _, batches = open_batches(path)
+        for batch in batches:
+            batch.validate(full=True)
+            for start in range(0, len(batch), _BATCH_ROWS):
+                yield from batch.slice(start, _BATCH_ROWS).to_pylist()

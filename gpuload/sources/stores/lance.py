@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpuload.sources.columns import Features, Table
+from gpuload.sources.columns import Table
 from gpuload.sources.files import Files, Findings
 from gpuload.sources.source import Row
 from gpuload.sources.stores.store import StoreSource
@@ -30,9 +30,7 @@ class LanceSource(StoreSource):
 
         with _panics_as_errors():
             dataset = lance.dataset(str(path))
-            schema = dataset.schema
-        features = Features.of_metadata(schema.metadata)
-        return Table(schema.names, _rows(dataset), features)
+            return Table.of_arrow(dataset.schema, _rows(dataset))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from gpuload.errors import SourceError
-from gpuload.sources.columns import Features, Table, lists_of_images
+from gpuload.sources.columns import Table
 from gpuload.sources.files import Findings, Folder
 from gpuload.sources.stores.store import StoreSource
 
@@ -45,12 +45,8 @@ class ParquetSource(StoreSource):
                 advice = f"Put the images beside it, or give their folder as SOURCE, and --labels {path.name}"
                 raise SourceError(f"{path}: {fault}. {advice}") from None
 
-        rows: Iterator[Any] = (
-            row for batch in _batches(file) for row in batch.to_pylist()
-        )
-        features = Features.of_metadata(file.schema_arrow.metadata)
-        schema = file.schema_arrow
-        return Table(schema.names, rows, features, find, lists_of_images(schema))
+        rows = (row for batch in _batches(file) for row in batch.to_pylist())
+        return Table.of_arrow(file.schema_arrow, rows, find)
 
 
 def _batches(file: Any) -> Iterator[pa.RecordBatch]:
