@@ -136,7 +136,7 @@ def _values(
     return pieces.array(kind, tuple(shape))
 
 
-class _Call:
+class _Substitute:
     """In place of what a pickle would import: it can be called, and is nothing else.
 
     Args:
@@ -176,11 +176,11 @@ class _PlainUnpickler(pickle._Unpickler):
     append: Callable[[Any], None]
     _count = 0  # of finished values
 
-    def find_class(self, module: str, name: str) -> _Call:
+    def find_class(self, module: str, name: str) -> _Substitute:
         function = _CALLS.get(f"{module.replace('numpy._core', 'numpy.core')} {name}")
         if function is None:
             raise _NotPlainError(f"an object of {module}.{name}"[:80])
-        return _Call(function)
+        return _Substitute(function)
 
     def load_bytearray8(self) -> None:
         """Takes no more bytes than there are, whatever it claims."""
