@@ -16,6 +16,7 @@ from gpuload.sources.files import (
     Ref,
     decode_text,
     extension_of,
+    is_image,
     readable,
 )
 from gpuload.sources.shapes import (
@@ -41,6 +42,16 @@ def annotation_files(files: Files, extension: str) -> list[str]:
         for folder in folders
         for name in files.names(folder)
         if name.lower().endswith(extension)
+    ]
+
+
+def partners(files: Files, place: str, extension: str) -> list[str]:
+    """The files with this extension in a folder that are called as an image in it, sorted."""
+    stems = {name.rpartition(".")[0] for name in files.images(place)}
+    return [
+        posixpath.join(place, name)
+        for name in files.names(place)
+        if extension_of(name) == extension and name.rpartition(".")[0] in stems
     ]
 
 
@@ -294,11 +305,7 @@ class NamedFiles:
         missing = list[str]()
         for name in names:
             file = self.find(name)
-            if (
-                file is None
-                and not complete
-                and extension_of(str(name)) not in image_extensions()
-            ):
+            if file is None and not complete and not is_image(str(name)):
                 images = self._images_called(str(name))
                 if len(images) > 1:
                     fault = f"names {name!r} without an extension, which {some_of(images)} fit"
@@ -334,18 +341,11 @@ class NamedFiles:
         folder, stem = posixpath.split(name)
         if folder not in self._stems:
             stems = self._stems[folder] = {}
-            for file in self._images_in(folder):
+            for file in self._files.images(folder):
                 stems.setdefault(file.rpartition(".")[0], []).append(
                     posixpath.join(folder, file)
                 )
         return self._stems[folder].get(stem, [])
-
-    def _images_in(self, folder: str) -> list[str]:
-        return [
-            file
-            for file in self._files.names(folder)
-            if extension_of(file) in image_extensions()
-        ]
 
     def beside(self, names: Iterable[str]) -> list[str]:
         """A note about images in the same folders that the text does not name; [] if there are none."""
@@ -353,7 +353,7 @@ class NamedFiles:
         beside = [
             file
             for folder in sorted({posixpath.dirname(name) for name in named})
-            for file in self._images_in(folder)
+            for file in self._files.images(folder)
             if posixpath.join(folder, file) not in named
         ]
         return (

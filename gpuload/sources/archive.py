@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gpuload.formats import image_extensions
-from gpuload.sources.files import Files, Names, Scan, extension_of
+from gpuload.sources.files import Files, Names, Scan, is_image
 
 
 class Archive(Files):
@@ -66,9 +65,7 @@ class Archive(Files):
         top = ""
         while True:
             folders, files = self._names.scan(top.rstrip("/"))
-            if len(folders) != 1 or any(
-                extension_of(name) in image_extensions() for name in files
-            ):
+            if len(folders) != 1 or any(map(is_image, files)):
                 return top
             top += f"{next(iter(folders))}/"
 

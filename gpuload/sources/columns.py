@@ -299,9 +299,9 @@ class _SampleReader:
         # Columns that are called as fields for which others were taken.
         unused = sorted(set(table.names) & set(roles) - set(self._role_of))
         if unused:
-            note = f"columns that are not packed: {some_of(unused)}; others were taken for fields of these names"
-            if note not in findings.notes:
-                findings.notes.append(note)
+            findings.note(
+                f"columns that are not packed: {some_of(unused)}; others were taken for fields of these names"
+            )
         self._role_of |= dict.fromkeys(unused, "")
         features = table.features
         several = [column for column in features.all if column not in self._role_of]

@@ -62,6 +62,11 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or name in _SYSTEM_FOLDERS
 
 
+def lies_hidden(name: str) -> bool:
+    """Whether to skip a file: a folder around it is hidden, or it is itself."""
+    return any(map(is_hidden, name.split("/")))
+
+
 @contextmanager
 def readable(title: object, what: str, *errors: type[Exception]) -> Iterator[None]:
     """Turns errors of reading a file into one that names it; those of gpuload stay as they are.
@@ -162,6 +167,11 @@ class Findings:
         self.shapeless: Counter[str] = Counter()
         self.strict: bool | None = None
         self._used = set[str]()
+
+    def note(self, text: str) -> None:
+        """Adds a note, if it is not there yet."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def reject(self, name: str, reason: str, asked: bool = False) -> None:
         self.rejected.append(Rejection(printable(name), reason, asked))
@@ -285,6 +295,10 @@ class Files(ABC):
     def names(self, below: str = "") -> list[str]:
         """The files directly in a folder, sorted."""
         return sorted(self.scan(below)[1])
+
+    def images(self, below: str = "") -> list[str]:
+        """The images directly in a folder, by their extensions, sorted."""
+        return list(filter(is_image, self.names(below)))
 
     def walk(self, extensions: Collection[str], findings: Findings) -> Iterator[Ref]:
         """Every file with one of some extensions, folder by folder, sorted by name.
@@ -504,14 +518,8 @@ def lone_folder(files: Files) -> str:
     if not isinstance(files, Folder) or files.around.count("/") >= _MOST_AROUND:
         return ""
     folders = files.folders()
-    holds_images = any(
-        extension_of(name) in image_extensions() for name in files.names()
-    )
-    return (
-        ""
-        if len(folders) != 1 or split_called(folders[0]) or holds_images
-        else folders[0]
-    )
+    is_around = len(folders) == 1 and not split_called(folders[0])
+    return folders[0] if is_around and not files.images() else ""
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:
@@ -569,6 +577,11 @@ def read_at(path: Path, offset: int, size: int) -> bytes:
 def extension_of(name: str) -> str:
     """Of a file's name, in lower case and without the dot; "" without."""
     return os.path.splitext(name)[1][1:].lower()
+
+
+def is_image(name: str) -> bool:
+    """Whether a file is an image, by its extension."""
+    return extension_of(name) in image_extensions()
 
 
 class Names:

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
 from gpuload.fields.images import MaskKind
-from gpuload.formats import image_extensions
-from gpuload.sources.files import Files, Findings, OneFile, Ref, extension_of
+from gpuload.sources.files import Files, Findings, OneFile, Ref, extension_of, is_image
 from gpuload.sources.listing import SPLIT, split_called
 from gpuload.sources.matched import Key, MatchedOptions, MatchedSource, Pattern
 from gpuload.sources.source import LAYOUT, Names, Row, Sight, open_files
@@ -210,8 +209,7 @@ class MaskFoldersSource(MatchedSource):
 
 def _without_extension(name: str) -> str:
     """A name, or a pattern, without the extension of images."""
-    is_image = extension_of(name) in image_extensions()
-    return name.rpartition(".")[0] if is_image else name
+    return name.rpartition(".")[0] if is_image(name) else name
 
 
 def _layout_of(files: Files) -> MaskLayout | None:
@@ -248,11 +246,7 @@ def _holds_masks(files: Files, folder: str, layout: MaskLayout) -> bool:
     if inner and not files.names(folder):
         folder = f"{folder}/{inner[0]}"
     pattern = Pattern(_MASK, layout.mask)
-    stems = [
-        _without_extension(name)
-        for name in files.names(folder)
-        if extension_of(name) in image_extensions()
-    ]
+    stems = map(_without_extension, files.images(folder))
     return any(pattern.read(f"{folder}/{stem}") is not None for stem in stems)
 
 

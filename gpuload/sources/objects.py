@@ -95,9 +95,9 @@ class ObjectColumn:
         classes = parts.pop(key) if key else []
         crowds = parts.pop(_CROWD, None) or [0] * len(boxes)
         if parts:
-            note = f"parts of {self._column!r} that are not packed: {some_of(sorted(parts))}"
-            if note not in self._findings.notes:
-                self._findings.notes.append(note)
+            self._findings.note(
+                f"parts of {self._column!r} that are not packed: {some_of(sorted(parts))}"
+            )
         if len(crowds) != len(boxes) or (key and len(classes) != len(boxes)):
             raise self._error(
                 f"has {len(boxes)} boxes and {len(classes)} classes",

@@ -15,7 +15,6 @@ from typing import Any
 
 from gpuload.checks import check_option, choice
 from gpuload.errors import ArgumentError, MissingPackageError, SourceError, some_of
-from gpuload.formats import image_extensions
 from gpuload.machine.plugins import Plugin, plugins
 from gpuload.sources.archives import (
     is_archive_at,
@@ -28,7 +27,6 @@ from gpuload.sources.files import (
     Files,
     Folder,
     OneFile,
-    extension_of,
     lone_folder,
 )
 from gpuload.sources.listing import SPLIT, split_called
@@ -496,11 +494,8 @@ def _refuse_tie(files: Files, seen: Sequence[tuple[Sight, Recognised]]) -> None:
 
 def _refuse_class_folders(files: Files, form: Recognised) -> None:
     """Raises SourceError if folders of images lie beside a store, which would not be packed."""
-    holding = [
-        folder
-        for folder in islice(files.folders(), _MOST_FOLDERS)
-        if any(extension_of(name) in image_extensions() for name in files.names(folder))
-    ]
+    folders = islice(files.folders(), _MOST_FOLDERS)
+    holding = [folder for folder in folders if files.images(folder)]
     if len(holding) > 1:
         fault = f"{form.reason}, and images in the folders {some_of(holding)}"
         raise SourceError(
@@ -558,10 +553,7 @@ def _ways_to_use(files: Files, sheet: AnnotationFile) -> list[str]:
         return [f"--labels and a copy of {sheet.name!r} outside to use it"]
     labels = f"--labels {files}/{sheet.name} to use it"
     place = posixpath.dirname(sheet.name)
-    holds_images = any(
-        extension_of(name) in image_extensions() for name in files.names(place)
-    )
-    if not holds_images and place != lone_folder(files):
+    if not files.images(place) and place != lone_folder(files):
         place = ""
     if place or files.around:
         labels = f"{files.path / place} as SOURCE and {labels}"

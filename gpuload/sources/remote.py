@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpuload.disk.manifest import ROOT_FILES
 from gpuload.errors import OutputError, RemoteError, SourceError
-from gpuload.sources.files import COPIES, PACKED, Files, Names, Ref, Scan, is_hidden
+from gpuload.sources.files import COPIES, PACKED, Files, Names, Ref, Scan, lies_hidden
 from gpuload.store.hub import pinned
 from gpuload.store.network import background
 from gpuload.store.objects import NoSuchObjectError, Objects, expand_url
@@ -64,9 +64,7 @@ class RemoteFolder(Files):
     def _sizes(self) -> dict[str, int]:
         """The size of each file that is not hidden, by its name."""
         return {
-            name: size
-            for name, size in self._every.items()
-            if not any(map(is_hidden, name.split("/")))
+            name: size for name, size in self._every.items() if not lies_hidden(name)
         }
 
     @cached_property

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
-from gpuload.formats import image_extensions
 from gpuload.machine.installed import require
 from gpuload.sources.annotations import read_text
 from gpuload.sources.files import (
@@ -16,6 +15,7 @@ from gpuload.sources.files import (
     Findings,
     Ref,
     extension_of,
+    is_image,
     readable,
 )
 from gpuload.sources.listing import split_called, splits_of_words, words_of_splits
@@ -236,10 +236,7 @@ class _NamedPaths:
             part = self._part(split, name, name)
             if part.images:
                 parts.append(part)
-            elif any(
-                extension_of(line) in image_extensions()
-                for line in self._lines(self._files.find(name))[:1]
-            ):
+            elif any(map(is_image, self._lines(self._files.find(name))[:1])):
                 raise SourceError(
                     f"{self._title}: none of the images that {name!r} names is there. {_ADVICE}"
                 )

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from gpuload.errors import DecodeError
 from gpuload.formats import image_extensions
 from gpuload.sources.annotations import resemble_boxes
-from gpuload.sources.files import Files, Folder, extension_of, read_at
+from gpuload.sources.files import Files, Folder, extension_of, is_image, read_at
 from gpuload.sources.listing import words_of_splits
 
 
@@ -225,7 +225,7 @@ def _images_of(
         start = f"{folder}/" if folder else ""
         for name in files.scan(folder)[1]:
             stem = name.rpartition(".")[0]
-            if stem in stems and extension_of(name) in image_extensions():
+            if stem in stems and is_image(name):
                 beside.add(start + stem)
                 elsewhere.add(stem)
     return beside, elsewhere

@@ -9,13 +9,13 @@ from typing import Any
 
 from gpuload.disk.tar import Member, group_members, read_members
 from gpuload.errors import ShardError, naming
-from gpuload.formats import image_extensions
 from gpuload.sources.archive import Archive, plain_name
 from gpuload.sources.files import (
     Findings,
     Ref,
     extension_of,
-    is_hidden,
+    is_image,
+    lies_hidden,
     read_at,
 )
 
@@ -29,11 +29,7 @@ def is_plain_tar(path: Path) -> bool:
     count = 0
     with suppress(ShardError):
         for key, members in islice(group_members(read_members(path)), _LOOKED_INTO):
-            images = [
-                member
-                for member in members
-                if extension_of(member.name) in image_extensions()
-            ]
+            images = [member for member in members if is_image(member.name)]
             if images and (len(members) > 1 or "/" not in plain_name(key)):
                 return False
             count += len(images)
@@ -58,11 +54,7 @@ class TarArchive(Archive):
                 plain_name(member.name): member
                 for member in read_members(self.path, self._others)
             }
-        return {
-            name: member
-            for name, member in every.items()
-            if not any(map(is_hidden, name.split("/")))
-        }
+        return {name: member for name, member in every.items() if not lies_hidden(name)}
 
     def find(self, name: str) -> Ref:
         member: Member = self.member(name)

@@ -1,6 +1,5 @@
 """Images with boxes in an XML for each: Pascal VOC's and ILSVRC's."""
 
-import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,11 +7,11 @@ from typing import NamedTuple
 from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
 from gpuload.fields.numbers import BACKGROUND
-from gpuload.formats import image_extensions
 from gpuload.sources.annotations import (
     annotation_files,
     by_stem,
     parse_xml,
+    partners,
     read_or_reject,
     read_text,
     readable_texts,
@@ -318,21 +317,9 @@ def _are_beside(files: Files) -> bool:
     """Whether XML of Pascal VOC lies beside images, as LabelImg and Roboflow write it."""
     places = [] if lone_folder(files) else files.folders()[:_LOOKED_INTO]
     for place in ("", *places):
-        names = files.names(place)
-        stems = {
-            name.rpartition(".")[0]
-            for name in names
-            if extension_of(name) in image_extensions()
-        }
-        texts = [
-            posixpath.join(place, name)
-            for name in _named(names, "xml")
-            if name[: -len(".xml")] in stems
-        ]
-        if any(
-            "<annotation>" in text or "<annotation " in text
-            for text in readable_texts(files, texts[:_LOOKED_INTO])
-        ):
+        names = partners(files, place, "xml")[:_LOOKED_INTO]
+        texts = readable_texts(files, names)
+        if any("<annotation>" in text or "<annotation " in text for text in texts):
             return True
     return False
 

@@ -10,6 +10,7 @@ from gpuload.errors import DecodeError, SourceError, some_of
 from gpuload.formats import image_extensions
 from gpuload.sources.annotations import (
     parse_lines,
+    partners,
     read_or_reject,
     read_text,
     readable_texts,
@@ -233,15 +234,7 @@ def _describes(names: Sequence[str]) -> bool:
 
 def _texts_beside(files: Files, place: str) -> Iterator[str]:
     """The texts in a folder that may be those of its images: of the same name, or in `labels` beside `images`."""
-    names = files.names(place)
-    stems = {
-        name.rpartition(".")[0]
-        for name in names
-        if extension_of(name) in image_extensions()
-    }
-    for name in _texts(names):
-        if name[:-4] in stems:
-            yield posixpath.join(place, name)
+    yield from partners(files, place, "txt")
     if {"images", "labels"} <= set(files.folders(place)):
         labels = posixpath.join(place, "labels")
         for folder in (labels, *(f"{labels}/{name}" for name in files.folders(labels))):

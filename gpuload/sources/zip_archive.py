@@ -12,7 +12,7 @@ from typing import Any
 from gpuload.errors import DecodeError, SourceError, some_of
 from gpuload.machine.untrusted import open_regular
 from gpuload.sources.archive import Archive, plain_name
-from gpuload.sources.files import Ref, is_hidden, readable
+from gpuload.sources.files import Ref, lies_hidden, readable
 
 MAX_MEMBER_BYTES = 1 << 30  # Pillow's largest image has 0.5 GB of pixels
 _MOST_CHARACTERS = (
@@ -72,11 +72,7 @@ class ZipArchive(Archive):
             for info, decoded in zip(infos, self._decoded(infos), strict=True):
                 if name := plain_name(decoded):
                     by_name[f"{name}/" if info.is_dir() else name] = info
-        return {
-            name: info
-            for name, info in by_name.items()
-            if not any(map(is_hidden, name.split("/")))
-        }
+        return {name: info for name, info in by_name.items() if not lies_hidden(name)}
 
     def _decoded(self, infos: Sequence[zipfile.ZipInfo]) -> list[str]:
         """The name of each member.

@@ -112,8 +112,9 @@ class LmdbSource(StoreSource):
         shape = tuple(datum.get(side, 0) for side in (_CHANNELS, _HEIGHT, _WIDTH))
         pixels = Pieces(content, name="a Datum").array(np.uint8, shape)
         if shape[0] == _BGR and self.options.channels == "bgr":
-            note = "channels of its Datum are taken as blue, green, red, as Caffe writes them; --option channels=rgb"
-            findings.notes += [note] if note not in findings.notes else []
+            findings.note(
+                "channels of its Datum are taken as blue, green, red, as Caffe writes them; --option channels=rgb"
+            )
             pixels = pixels[::-1]
         return {"image": np.moveaxis(pixels, 0, -1), **row}
 

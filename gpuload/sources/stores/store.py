@@ -16,7 +16,6 @@ from PIL import Image
 
 from gpuload.errors import DecodeError, SourceError, some_of
 from gpuload.fields.registry import all_kinds
-from gpuload.formats import image_extensions
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources import listing
 from gpuload.sources.columns import USUAL, Features, Table
@@ -26,6 +25,7 @@ from gpuload.sources.files import (
     Folder,
     OneFile,
     extension_of,
+    is_image,
     readable,
 )
 from gpuload.sources.listing import SPLIT, split_called
@@ -130,7 +130,7 @@ class StoreSource(Source):
         stores = []
         for place in places:
             folders, names = files.scan(place)
-            if any(extension_of(name) in image_extensions() for name in names[:8]):
+            if any(map(is_image, names[:8])):
                 continue
             start = f"{place}/" if place else ""
             inner = [f"{start}{name}" for name in sorted(folders)[:_MOST_ENTRIES]]
@@ -195,8 +195,9 @@ class StoreSource(Source):
             name for name in first if not (name in used or _is_packed(first[name]))
         ]
         if dropped:
-            note = f"columns that are not packed, since no field holds such values: {some_of(dropped)}"
-            findings.notes += [note] if note not in findings.notes else []
+            findings.note(
+                f"columns that are not packed, since no field holds such values: {some_of(dropped)}"
+            )
         plain = (
             {name: value for name, value in row.items() if name not in dropped}
             for row in chain([first], rows)

@@ -14,7 +14,7 @@ from gpuload.errors import SourceError
 from gpuload.machine.installed import require
 from gpuload.machine.untrusted import open_regular
 from gpuload.sources.archive import Archive, plain_name
-from gpuload.sources.files import Ref, is_hidden, read_at, readable
+from gpuload.sources.files import Ref, lies_hidden, read_at, readable
 from gpuload.sources.stores.pieces import Codec, inflate_file
 from gpuload.sources.tar_archive import TarArchive
 
@@ -122,7 +122,7 @@ class SevenZip(Archive):
         return {
             name: number
             for name, number in self._files.items()
-            if not any(map(is_hidden, name.split("/")))
+            if not lies_hidden(name)
         }
 
     def find(self, name: str) -> Ref:
