@@ -595,7 +595,7 @@ def _lacks_end(image: Member | None, content: mmap.mmap) -> bool:
     """
     if image is None:
         return False
-    data = content[image.offset : image.offset + image.size]
+    data = _bytes_of(image, content)
     return data.startswith(jpeg.START) and jpeg.read_header(data).oddity == jpeg.NO_END
 
 
@@ -640,13 +640,17 @@ def _pictures_of(
 
 def _picture_in_place(member: Member, content: mmap.mmap) -> PictureInPlace:
     """A picture besides the image, of no mode where it cannot be read; its field is not indexed then."""
-    data = content[member.offset : member.offset + member.size]
+    data = _bytes_of(member, content)
     try:
         width, height = _upright_size(data)
         mode = mode_by_header(data)
     except Exception:  # Pillow's parsers may raise anything
         return PictureInPlace(member, 0, 0, "")
     return PictureInPlace(member, width, height, mode)
+
+
+def _bytes_of(member: Member, shard: mmap.mmap) -> bytes:
+    return shard[member.offset : member.offset + member.size]
 
 
 def _extension(member: Member) -> str:
@@ -710,7 +714,7 @@ def _image_size(path: Path, member: Member, data: mmap.mmap) -> tuple[int, int]:
         ShardError: it cannot be read, or not in one way alone.
     """
     try:
-        return _upright_size(data[member.offset : member.offset + member.size])
+        return _upright_size(_bytes_of(member, data))
     except DecodeError as error:
         raise ShardError(
             f"{path}: {member.name!r} {error}. In place it has one meaning, so pack the set with `python -m gpuload "
@@ -740,7 +744,7 @@ def _value(
     path: Path, member: Member, field: Field, data: mmap.mmap, classes: ClassNames
 ) -> int | str:
     is_class = field.kind == "class"
-    content = data[member.offset : member.offset + member.size]
+    content = _bytes_of(member, data)
     try:
         if not is_class:
             return content.decode()

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from gpuload.counted import counted
-from gpuload.errors import DecodeError, GpuloadError, SourceError, some_of
+from gpuload.errors import DecodeError, SourceError, some_of
 from gpuload.fields.kind import is_number
 from gpuload.formats import image_extensions
 from gpuload.sources.files import (
@@ -16,6 +16,7 @@ from gpuload.sources.files import (
     Ref,
     decode_text,
     extension_of,
+    fault_of,
     is_image,
     readable,
 )
@@ -98,7 +99,7 @@ def readable_texts(files: Files, names: Iterable[str]) -> Iterator[str]:
     """The texts of those files that can be read."""
     for name in names:
         with suppress(OSError, DecodeError):
-            yield files.read(files.find(name).address).decode("utf-8", "replace")
+            yield files.content(name).decode("utf-8", "replace")
 
 
 def parse_xml(text: bytes) -> Any:
@@ -250,17 +251,10 @@ def read_or_reject(
         findings: Gets the image if it is left out.
         *errors: What `read` may raise besides errors of reading a file.
     """
-    expected: tuple[type[Exception], ...] = (OSError, DecodeError, *errors)
     try:
         return read()
-    except expected as error:
-        if isinstance(error, GpuloadError) and not isinstance(error, DecodeError):
-            raise
-        fault = (
-            getattr(error, "strerror", None)
-            or " ".join(str(error).split())
-            or type(error).__name__
-        )
+    except Exception as error:
+        fault = fault_of(error, *errors)
         findings.reject(image.name, f"its {text.name!r}, {fault}, is not {form}")
     return None
 

@@ -129,11 +129,7 @@ class CocoSource(FilesSource):
         """
         title = f"{self.path}/{name}" if name else str(self.annotations)
         with readable(title, "COCO's JSON with images and annotations", ValueError):
-            if self.annotations is None:
-                content = self.files.read(self.files.find(name).address)
-            else:
-                content = read_file(self.annotations)
-            parsed = parse_json(decode_text(content))
+            parsed = parse_json(decode_text(self._content(name)))
             document: dict[str, Any] = plain_document(parsed)
             check_document(document)
         files = NamedFiles(self.files, title, self.path)
@@ -149,6 +145,12 @@ class CocoSource(FilesSource):
         if part.segments:
             part.masks = self._panoptic_masks(name, part, findings)
         return part
+
+    def _content(self, name: str) -> bytes:
+        """The bytes of the file of annotations, which lies in the container if it has a name there."""
+        if self.annotations is not None:
+            return read_file(self.annotations)
+        return self.files.content(name)
 
     def _notes_on_others(self, parts: Sequence[CocoDocument]) -> Iterator[str]:
         """Notes on images that no document names."""

@@ -15,6 +15,7 @@ from gpuload.sources.coco_form import CROWD, Entry
 from gpuload.sources.files import Findings
 from gpuload.sources.listing import DRAWN_ON
 from gpuload.sources.panoptic import PanopticMasks
+from gpuload.sources.shapes import size_in
 from gpuload.sources.source import Names, Row
 from gpuload.types import WidthHeight
 
@@ -299,7 +300,7 @@ class CocoDocument:
         """The size of the image that its boxes and points were drawn on; (0, 0) if it is unknown, or there are none."""
         if not any("bbox" in entry for entry in self._entries[image["id"]]):
             return 0, 0
-        return int(image.get("width") or 0), int(image.get("height") or 0)
+        return size_in(image)
 
     def _fields(self, of_image: Any) -> Row:
         """The fields of an image.

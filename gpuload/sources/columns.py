@@ -119,7 +119,7 @@ class Features:
             parts = parts[0]
         if not isinstance(parts, Mapping):
             return ()
-        classes = parts.get(class_key(list(parts)))
+        classes = parts.get(class_key(parts))
         return _class_names(classes) or _class_names(_part(classes, "feature"))
 
     @classmethod

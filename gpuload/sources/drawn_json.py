@@ -36,6 +36,7 @@ from gpuload.sources.shapes import (
     keypoints_of,
     part_of_mask,
     polygon,
+    size_in,
     turned_box,
 )
 from gpuload.types import Array, WidthHeight
@@ -209,7 +210,7 @@ class FiftyOneSource(DrawnSource):
         self._check_field(field, samples)
         for sample in samples:
             value = sample.get(field) or {}
-            size = _size_in(sample.get("metadata") or {})
+            size = size_in(sample.get("metadata") or {})
             splits = list(filter(words_of_splits, sample.get("tags") or ()))
             yield Drawing(
                 sample["filepath"],
@@ -268,11 +269,6 @@ class FiftyOneSource(DrawnSource):
 _FIFTYONE_LABELS = ("Detections", "Polylines", "Classification", "Classifications")
 _FIFTYONE_OTHERS = ("Segmentation", "Keypoints", "Heatmap", "Detection", "Polyline")
 _MOST_OF_A_MASK = 1 << 28  # bytes of a mask of an object, decompressed
-
-
-def _size_in(entry: Entry) -> WidthHeight:
-    """The width and height that an entry tells; 0 where it does not."""
-    return int(entry.get("width") or 0), int(entry.get("height") or 0)
 
 
 def _has_whole_labels(labels: Mapping[str, Any]) -> bool:
@@ -371,7 +367,7 @@ class NdjsonSource(DrawnSource):
                     for kind in rows
                     for row in rows[kind]
                 ],
-                _size_in(entry),
+                size_in(entry),
                 tuple(names[int(number)] for number in classes),
                 split=str(entry.get("split") or ""),
                 in_shares=True,

@@ -18,7 +18,7 @@ from gpuload.sources.drawn import (
 )
 from gpuload.sources.drawn_regions import attribute_of, via_shape
 from gpuload.sources.files import Findings, Ref, decode_text, read_file, readable
-from gpuload.sources.listing import SPLIT, split_called
+from gpuload.sources.listing import SPLIT, first_named, split_called
 from gpuload.sources.shapes import Runs, Shape, box_of
 from gpuload.sources.survey import BOX_COLUMNS, CLASS_FLAGS, RUN_COLUMNS
 from gpuload.types import WidthHeight
@@ -212,19 +212,19 @@ def _flags(rows: Sequence[Cells], place: str) -> Iterator[Drawing]:
 
 def _layout_of(columns: Sequence[str]) -> _BoxColumns:
     """Raises ValueError if no column names images."""
-    image = next((name for name in _IMAGES if name in columns), "")
+    image = first_named(_IMAGES, columns)
     if not image:
         raise ValueError(f"none of its columns names images: {some_of(columns)}")
-    label = next((name for name in _CLASSES if name in columns), "")
-    number = next((name for name in _NUMBERS if name in columns and name != label), "")
+    label = first_named(_CLASSES, columns)
+    number = first_named(_NUMBERS, {*columns} - {label})
     box: Sequence[str] = ()
     is_sized = False
     for names, sized in BOX_COLUMNS:
         if not box and set(names) <= set(columns):
             box = names
             is_sized = sized
-    runs = next((name for name in RUN_COLUMNS if name in columns), "")
-    split = next((name for name in (SPLIT, "subset") if name in columns), "")
+    runs = first_named(RUN_COLUMNS, columns)
+    split = first_named((SPLIT, "subset"), columns)
     return _BoxColumns(image, label, number, box, is_sized, runs, split)
 
 

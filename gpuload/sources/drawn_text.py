@@ -21,6 +21,7 @@ from gpuload.sources.shapes import (
     flat_polygon,
     part_of_mask,
     polygon,
+    size_in,
     turned_box,
 )
 from gpuload.sources.survey import DOTA_HEADS
@@ -306,7 +307,7 @@ class CvatSource(DrawnSource):
         # The split where Datumaro has written a file for each.
         stem = posixpath.basename(file.name).rpartition(".")[0]
         for image in root.iter("image"):
-            size = int(image.get("width") or 0), int(image.get("height") or 0)
+            size = size_in(image)
             labels = [entry.get("label") for entry in image.findall("tag")]
             drawn = (
                 _cvat_shape(entry.tag, entry.attrib, size)

@@ -7,6 +7,7 @@ container. A new container is a subclass of `Files`, and a line in `rows.open_fi
 import codecs
 import errno
 import os
+import posixpath
 import stat
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -76,21 +77,28 @@ def readable(title: object, what: str, *errors: type[Exception]) -> Iterator[Non
         what: What it should be, with the advice for one that is not.
         *errors: That reading may raise, besides OSError.
     """
-    expected: tuple[type[Exception], ...] = (OSError, DecodeError, *errors)
     try:
         yield
-    except expected as error:
-        if isinstance(error, GpuloadError) and not isinstance(error, DecodeError):
-            raise
-        reason = (
-            getattr(error, "strerror", None)
-            or " ".join(str(error).split())
-            or type(error).__name__
-        )
+    except Exception as error:
+        fault = fault_of(error, *errors)
         advice = "Correct it, copy it again, or leave it out"
         raise SourceError(
-            f"{title}: cannot be read as {what} ({reason}). {advice}"
+            f"{title}: cannot be read as {what} ({fault}). {advice}"
         ) from None
+
+
+def fault_of(error: Exception, *expected: type[Exception]) -> str:
+    """Why a file cannot be read, in a line; what is no such fault is raised again.
+
+    Args:
+        error: That reading raised.
+        *expected: What it may raise, besides OSError and DecodeError.
+    """
+    is_own = isinstance(error, GpuloadError) and not isinstance(error, DecodeError)
+    if is_own or not isinstance(error, (OSError, DecodeError, *expected)):
+        raise error
+    reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+    return str(reason) or type(error).__name__
 
 
 def decode_text(data: bytes) -> str:
@@ -278,7 +286,15 @@ class Files(ABC):
             SourceError: it does not exist, or is no text.
         """
         with readable(f"{self}/{name}", "UTF-8 text", UnicodeDecodeError):
-            return decode_text(self.read(self.find(name).address))
+            return decode_text(self.content(name))
+
+    def content(self, name: str) -> bytes:
+        """The bytes of the file with this name.
+
+        Raises:
+            OSError, DecodeError: as `find` and `read`.
+        """
+        return self.read(self.find(name).address)
 
     def leave_out(self, folder: str | Path) -> None:  # noqa: B027 -- for containers in which it could lie
         """Skips the output folder from now on, by whatever name it appears."""
@@ -331,12 +347,10 @@ class Files(ABC):
     def _entries(self, folder: str) -> Iterator[tuple[str, str | None]]:
         """The names in a folder, sorted: files with None, folders with the reason for skipping them, or ""."""
         folders, files = self.scan(folder)
-        start = f"{folder}/" if folder else ""
-        both = sorted(
-            [*folders.items(), *((name, None) for name in files)],
-            key=lambda entry: entry[0],
+        reasons: dict[str, str | None] = {**dict.fromkeys(files), **folders}
+        return (
+            (posixpath.join(folder, name), reasons[name]) for name in sorted(reasons)
         )
-        return ((start + name, passed_over) for name, passed_over in both)
 
     def _listed(self, name: str, findings: Findings) -> Ref | None:
         try:

@@ -11,6 +11,7 @@ from gpuload.fields.instances import box_of_runs, outline_of
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.drawn import AttributeOptions, Drawing, DrawnSource, areas
 from gpuload.sources.files import Findings, Ref, extension_of
+from gpuload.sources.listing import first_named
 from gpuload.sources.shapes import Shape, blank_mask, ellipse, polygon, turned_box
 from gpuload.types import U8
 
@@ -104,7 +105,7 @@ class LabelStudioSource(DrawnSource):
             for key, value in task.items()
             if key not in _ABOUT_TASK and _choices_in(value)
         }
-        keys -= {next((key for key in _IMAGES if key in keys), "")}
+        keys.discard(first_named(_IMAGES, keys))
         if len(keys) > 1:
             raise SourceError(
                 f"{self.title}: its tasks have the texts {some_of(sorted(keys))}. Which holds the classes? Give "
@@ -149,9 +150,8 @@ def _merged(result: Entry) -> Entry:
 def _image_in(values: Entry) -> str:
     """The image of a task: the value that is called so, or the only text."""
     texts = {key: value for key, value in values.items() if isinstance(value, str)}
-    for key in _IMAGES:
-        if key in texts:
-            return texts[key]
+    if key := first_named(_IMAGES, texts):
+        return texts[key]
     if len(texts) != 1:
         raise ValueError(
             f"its data have {some_of(sorted(values))}; which is the image?"

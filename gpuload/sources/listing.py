@@ -6,7 +6,7 @@ val, valid, validation, dev, test and testing, in any case. They are packed into
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +79,11 @@ class SourceSplits:
     def summary(self) -> str:
         """A sentence for the user."""
         return f"the splits are the source's own, {self.origin}; --no-splits packs it as one set"
+
+
+def first_named(usual: Iterable[str], present: Collection[str]) -> str:
+    """The first of the usual names that is there; "" if none is."""
+    return next((name for name in usual if name in present), "")
 
 
 def split_called(name: object) -> str:

@@ -6,7 +6,7 @@ the boxes themselves tell, or the user.
 """
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +16,7 @@ from gpuload.errors import SourceError, some_of
 from gpuload.fields.kind import is_number
 from gpuload.sources.annotations import with_boxes
 from gpuload.sources.files import Findings
+from gpuload.sources.listing import first_named
 
 _BOXES = ("bbox", "bboxes", "boxes", "box")
 _CLASSES = (
@@ -35,9 +36,9 @@ _TOLERANCE = 1.01  # of the image's size, with a pixel more: as far as boxes rea
 Box = Sequence[float]
 
 
-def class_key(keys: Sequence[str]) -> str:
+def class_key(keys: Collection[str]) -> str:
     """The key of the classes; "" if there is none."""
-    return next((key for key in _CLASSES if key in keys), "")
+    return first_named(_CLASSES, keys)
 
 
 class ObjectColumn:
@@ -90,8 +91,8 @@ class ObjectColumn:
             SourceError: it is no such value, or its boxes are x0 y0 x1 y1 and were taken for the other.
         """
         parts = self._parts(value)
-        boxes = parts.pop(next(key for key in _BOXES if key in parts))
-        key = class_key(list(parts))
+        boxes = parts.pop(first_named(_BOXES, parts))
+        key = class_key(parts)
         classes = parts.pop(key) if key else []
         crowds = parts.pop(_CROWD, None) or [0] * len(boxes)
         if parts:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import posixpath
 import re
 from collections import deque
 from collections.abc import Sequence
@@ -73,10 +74,11 @@ class RemoteFolder(Files):
 
     def scan(self, folder: str) -> Scan:
         folders, files = self._names.scan(folder)
-        start = f"{folder}/" if folder else ""
+        packed = {
+            name for name in folders if self._is_packed(posixpath.join(folder, name))
+        }
         return {
-            name: "which gpuload packed" if self._is_packed(start + name) else ""
-            for name in folders
+            name: "which gpuload packed" if name in packed else "" for name in folders
         }, files
 
     def _is_packed(self, folder: str) -> bool:

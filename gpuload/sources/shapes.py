@@ -260,6 +260,11 @@ def _multiplied(values: Sequence[float], factors: Sequence[float]) -> list[float
     ]
 
 
+def size_in(entry: Any) -> WidthHeight:
+    """The "width" and "height" of an image that an entry of a document tells; 0 where it does not."""
+    return int(entry.get("width") or 0), int(entry.get("height") or 0)
+
+
 def keypoints_of(numbers: Sequence[float], width: int) -> list[float]:
     """Flat x, y and visibility of keypoints of two or three numbers each; points at 0, 0 without one are not there."""
     points = list[float]()

@@ -4,6 +4,7 @@ Recognition rests on it. A source uses some kinds of these files; one that it do
 since packing without it would lose what somebody wrote down about the images.
 """
 
+import posixpath
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -197,7 +198,6 @@ def _candidates(files: Files) -> tuple[list[str], list[str]]:
         folder = queue.popleft()
         folders.append(folder)
         inner, inside = files.scan(folder)
-        start = f"{folder}/" if folder else ""
         of_folder = dict.fromkeys(_EXTENSIONS, 0)
         for name in sorted(inside):
             extension = extension_of(name)
@@ -208,9 +208,11 @@ def _candidates(files: Files) -> tuple[list[str], list[str]]:
             ):
                 counts[extension] += 1
                 of_folder[extension] += 1
-                names.append(start + name)
+                names.append(posixpath.join(folder, name))
         queue.extend(
-            start + name for name, reason in sorted(inner.items()) if not reason
+            posixpath.join(folder, name)
+            for name, reason in sorted(inner.items())
+            if not reason
         )
     return names, folders
 
@@ -222,11 +224,10 @@ def _images_of(
     beside = set[str]()
     elsewhere = set[str]()
     for folder in folders if stems else ():
-        start = f"{folder}/" if folder else ""
         for name in files.scan(folder)[1]:
             stem = name.rpartition(".")[0]
             if stem in stems and is_image(name):
-                beside.add(start + stem)
+                beside.add(posixpath.join(folder, stem))
                 elsewhere.add(stem)
     return beside, elsewhere
 

@@ -26,6 +26,7 @@ from gpuload.sources.files import (
 from gpuload.sources.listing import (
     DRAWN_ON,
     SPLIT,
+    first_named,
     one_file_each,
     split_called,
     splits_of_paths,
@@ -306,7 +307,7 @@ def _largest(objects: VocObjects) -> str:
 def _folders(files: Files) -> tuple[str, str]:
     """Names of the folders of XML and of images; "" for a missing one."""
     named = {name.lower(): name for name in reversed(files.folders())}
-    data = next((named[name] for name in _IMAGE_FOLDERS if name in named), "")
+    data = named.get(first_named(_IMAGE_FOLDERS, named), "")
     xml = named.get("annotations", "")
     if not xml and "labels" in named and _named(files.names(named["labels"]), "xml"):
         xml = named["labels"]  # of FiftyOne

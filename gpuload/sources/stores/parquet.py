@@ -39,7 +39,7 @@ class ParquetSource(StoreSource):
 
         def find(name: str) -> bytes:
             try:
-                return folder.read(folder.find(name).address)
+                return folder.content(name)
             except (OSError, ValueError):
                 fault = f"a row holds no image but the path {name!r}, and its folder no such file"
                 advice = f"Put the images beside it, or give their folder as SOURCE, and --labels {path.name}"

@@ -3,6 +3,7 @@
 import glob
 import io
 import json
+import posixpath
 import struct
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -116,9 +117,10 @@ class StoreSource(Source):
             stores = cls._stores_at(files, [place])
             if stores:
                 return stores
-            start = f"{place}/" if place else ""
             splits = [
-                f"{start}{name}" for name in files.folders(place) if split_called(name)
+                posixpath.join(place, name)
+                for name in files.folders(place)
+                if split_called(name)
             ]
             stores = cls._stores_at(files, splits)
             if stores:
@@ -132,11 +134,11 @@ class StoreSource(Source):
             folders, names = files.scan(place)
             if any(map(is_image, names[:8])):
                 continue
-            start = f"{place}/" if place else ""
-            inner = [f"{start}{name}" for name in sorted(folders)[:_MOST_ENTRIES]]
-            stores += [name for name in inner if cls.is_folder(files, name)]
-            single = [f"{start}{name}" for name in sorted(names)]
-            stores += [name for name in single if cls.is_file(files, name)]
+            inner = sorted(folders)[:_MOST_ENTRIES]
+            paths = [posixpath.join(place, name) for name in inner]
+            stores += [path for path in paths if cls.is_folder(files, path)]
+            paths = [posixpath.join(place, name) for name in sorted(names)]
+            stores += [path for path in paths if cls.is_file(files, path)]
         return stores
 
     def rows(self, findings: Findings) -> Iterator[Row]:
@@ -290,8 +292,7 @@ def _is_packed(value: Any) -> bool:
 def index_of(files: Files, name: str) -> Mapping[str, Any]:
     """The JSON in the index of a folder of a container; {} where there is none."""
     try:
-        place = f"{name}/{INDEX}" if name else INDEX
-        index = parse_json(files.read(files.find(place).address))
+        index = parse_json(files.content(posixpath.join(name, INDEX)))
     except (OSError, ValueError, DecodeError):
         return {}
     return index if isinstance(index, Mapping) else {}

@@ -179,7 +179,7 @@ def _tells_of_scales(files: Files) -> bool:
     """Whether a container at a URL is an image."""
     for mark in _ATTRIBUTES:
         with suppress(OSError, DecodeError):
-            return _SCALES in files.read(files.find(mark).address)
+            return _SCALES in files.content(mark)
     return False
 
 
