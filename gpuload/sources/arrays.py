@@ -16,13 +16,11 @@ import numpy as np
 
 from gpuload.errors import SourceError
 from gpuload.headers import npy
-from gpuload.sources.files import Files, Findings, readable
+from gpuload.sources.files import Findings, readable
 from gpuload.sources.named_arrays import NamedArrays, unstored
 from gpuload.sources.source import (
-    CERTAIN,
     ColumnOptions,
     Row,
-    Sight,
 )
 from gpuload.types import Array
 
@@ -50,12 +48,6 @@ class ArraysSource(NamedArrays):
     Options = ArraysOptions
     options: ArraysOptions
     suffixes = (".npz", ".npy")
-
-    @classmethod
-    def recognise(cls, files: Files) -> Sight | None:
-        if files.suffix not in cls.suffixes:
-            return None
-        return Sight(CERTAIN, f"its name ends in {files.suffix}")
 
     @property
     def labels(self) -> Path | None:
@@ -144,12 +136,6 @@ class Hdf5Source(NamedArrays):
     needs = ("h5py",)
     suffixes = (".h5", ".hdf5", ".hdf", ".mat")
     needs_process = True
-
-    @classmethod
-    def recognise(cls, files: Files) -> Sight | None:
-        if files.suffix in cls.suffixes:
-            return Sight(CERTAIN, f"its name ends in {files.suffix}")
-        return None
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         import h5py

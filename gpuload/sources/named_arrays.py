@@ -11,9 +11,16 @@ from gpuload.errors import SourceError
 from gpuload.fields.pictures import PictureKind
 from gpuload.formats import as_levels
 from gpuload.sources.columns import USUAL, check_columns, predicted
-from gpuload.sources.files import Findings
+from gpuload.sources.files import Files, Findings
 from gpuload.sources.listing import SPLIT, split_called, words_of_splits
-from gpuload.sources.source import ColumnOptions, Names, Source, SourceOptions
+from gpuload.sources.source import (
+    CERTAIN,
+    ColumnOptions,
+    Names,
+    Sight,
+    Source,
+    SourceOptions,
+)
 
 _CHUNK_BYTES = 32 << 20
 _ENCODED_BYTES = 1 << 20  # assumed for an encoded image, whose size only its row tells
@@ -42,6 +49,13 @@ class NamedArrays(Source):
 
     Options: ClassVar[type[SourceOptions]] = ColumnOptions
     options: ColumnOptions
+
+    @classmethod
+    def recognise(cls, files: Files) -> Sight | None:
+        """By the name of a single file, since a folder of them is none."""
+        if files.suffix not in cls.suffixes:
+            return None
+        return Sight(CERTAIN, f"its name ends in {files.suffix}")
 
     def rows_of(
         self, arrays: Mapping[str, Any], findings: Findings

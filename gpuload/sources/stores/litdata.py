@@ -8,10 +8,10 @@ from typing import Any, ClassVar, NamedTuple
 import pyarrow as pa
 
 from gpuload.machine.untrusted import parse_json
-from gpuload.sources.columns import Table
+from gpuload.sources.columns import Table, open_batches
 from gpuload.sources.files import Files, Findings
 from gpuload.sources.source import ColumnOptions
-from gpuload.sources.stores.pickles import PickleOptions, read_pickle
+from gpuload.sources.stores.pickles import PickleOptions
 from gpuload.sources.stores.pieces import (
     MOST_BYTES,
     Pieces,
@@ -101,56 +101,35 @@ class LitDataSource(StoreSource):
             scratch.unlink(missing_ok=True)
 
     def _decoder(self, form: str) -> Decode:
-        if form == "pickle":
-            trusted = self.options.trust_pickles
-            return lambda pieces: read_pickle(pieces.rest(), trusted)
-        return decoder(form)
+        return self.options.decode if form == "pickle" else decoder(form)
 
 
 def _arrow_rows(file: StoreFile, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The samples of a chunk that ends in a file of Arrow, which holds the values of plain types."""
     size = Pieces(file.at(file.size - 12, 4)).number("<I")
     content = file.at(file.size - 12 - size, size, f"{file.path.name}: its rows")
-    is_file = content[:6] == b"ARROW1"
-    open_rows = pa.ipc.open_file if is_file else pa.ipc.open_stream
-    with open_rows(pa.py_buffer(content)) as reader:
-        batches = (
-            map(reader.get_batch, range(reader.num_record_batches))
-            if is_file
-            else iter(reader)
-        )
-        for batch in batches:
-            batch.validate(full=True)
-            for row in batch.to_pylist():
-                yield {name: _leaf(row, name) for name in names}
+    _, batches = open_batches(pa.py_buffer(content))
+    for batch in batches:
+        batch.validate(full=True)
+        for row in batch.to_pylist():
+            yield {name: _leaf(row, name) for name in names}
 
 
 def _leaf(row: Any, name: str) -> Any:
     """A value in a tree of dicts and lists, by its name with dots."""
-    if isinstance(row, Mapping):
-        if name in row:
-            return row[name]
-        key, _, rest = name.partition(".")
-        return _leaf(row[key], rest)
+    if isinstance(row, Mapping) and name in row:
+        return row[name]
     key, _, rest = name.partition(".")
-    return _leaf(row[int(key)], rest) if rest else row[int(key)]
+    inner = row[key] if isinstance(row, Mapping) else row[int(key)]
+    return _leaf(inner, rest) if rest else inner
 
 
 def _records_of(file: StoreFile, expected: int) -> Iterator[bytes]:
     """The bytes of each sample in a chunk."""
-    name = file.path.name
     if file.at(0, min(8, file.size)) == _FRAMED:
         yield from _framed_records(file)
         return
-    count = Pieces(file.at(0, 4, name)).number("<I")
-    if count != expected:
-        raise ValueError(
-            f"{name} holds {count:,} samples, and the index says {expected:,}"
-        )
-    offsets = file.offsets(4, count)
-    for number in range(count):
-        start = offsets[number]
-        record = file.at(start, offsets[number + 1] - start, f"{name}: a sample")
+    for record in file.records(expected, file.path.name):
         yield inflated(record, "zstd", None) if record[:4] == _ZSTD else record
 
 

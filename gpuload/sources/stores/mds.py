@@ -12,11 +12,10 @@ from gpuload.machine.untrusted import parse_json
 from gpuload.sources.columns import Table
 from gpuload.sources.files import Files, Findings
 from gpuload.sources.source import ColumnOptions, Row
-from gpuload.sources.stores.pickles import PickleOptions, read_pickle
+from gpuload.sources.stores.pickles import PickleOptions
 from gpuload.sources.stores.pieces import (
     Codec,
     Pieces,
-    StoreFile,
     inflate_file,
     opened,
     plain_name,
@@ -81,15 +80,12 @@ class MdsSource(StoreSource):
             decoders = [self._decoder(encoding) for encoding in shard.encodings]
             path = shard.stored(folder, scratch)
             with opened(path) as file:
-                for record in shard.records(file):
+                for record in file.records(shard.samples, shard.raw_name):
                     yield _row(record, shard, decoders)
             scratch.unlink(missing_ok=True)
 
     def _decoder(self, encoding: str) -> Decode:
-        if encoding == "pkl":
-            trusted = self.options.trust_pickles
-            return lambda pieces: read_pickle(pieces.rest(), trusted)
-        return decoder(encoding)
+        return self.options.decode if encoding == "pkl" else decoder(encoding)
 
 
 @dataclass(frozen=True)
@@ -152,23 +148,6 @@ class _Shard:
             raise ValueError(f"a shard has at most 4 GB, not {self.raw_bytes:,} bytes")
         inflate_file(folder / self.zip_name, self.codec, self.raw_bytes, scratch)
         return scratch
-
-    def records(self, file: StoreFile) -> Iterator[bytes]:
-        """The bytes of each record.
-
-        Raises:
-            ValueError: the file holds another number of them, or its offsets are wrong.
-        """
-        name = self.raw_name
-        count = Pieces(file.at(0, 4, f"{name}: the number of its samples")).number("<I")
-        if count != self.samples:
-            raise ValueError(
-                f"{name} holds {count:,} samples, and the index says {self.samples:,}"
-            )
-        offsets = file.offsets(4, count)
-        for number in range(count):
-            start = offsets[number]
-            yield file.at(start, offsets[number + 1] - start, f"{name}: a sample")
 
 
 def _row(record: bytes, shard: _Shard, decoders: Sequence[Decode]) -> Row:

@@ -36,6 +36,10 @@ class PickleOptions(ColumnOptions):
 
     trust_pickles: bool = False
 
+    def decode(self, pieces: Pieces) -> Any:
+        """The value in a pickle, see `read_pickle`."""
+        return read_pickle(pieces.rest(), self.trust_pickles)
+
 
 def is_pickle(data: bytes) -> bool:
     """Whether bytes begin as every binary pickle does since 2003."""

@@ -4,6 +4,7 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -170,6 +171,25 @@ class StoreFile:
                 f"{self.path.name}: the offsets of its {count:,} records do not rise within its {self.size:,} bytes"
             )
         return offsets.tolist()
+
+    def records(self, expected: int, name: str) -> Iterator[bytes]:
+        """The bytes of each record of a file that begins with their number and their offsets.
+
+        Args:
+            expected: Their number, as the index says.
+            name: Of the file, for messages.
+
+        Raises:
+            ValueError: the file holds another number of them, or its offsets are wrong.
+        """
+        data = self.at(0, 4, f"{name}: the number of its samples")
+        count = Pieces(data).number("<I")
+        if count != expected:
+            raise ValueError(
+                f"{name} holds {count:,} samples, and the index says {expected:,}"
+            )
+        for start, end in pairwise(self.offsets(4, count)):
+            yield self.at(start, end - start, f"{name}: a sample")
 
 
 @contextmanager
