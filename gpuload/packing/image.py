@@ -479,7 +479,7 @@ def _store_array(
     values = np.ascontiguousarray(bands, pixels.stored)
     if encoding.encode == "raw" and encoding.mode != "RGB":
         placement = _place(values.shape[1::-1], encoding)
-        stored = store_raw(_resample(values, placement), "array", measured, placement)
+        stored = store_raw(resampled(values, placement), "array", measured, placement)
         is_rounded = array.dtype.itemsize > values.dtype.itemsize
         return replace(stored, remarks={TO_FLOAT32: 1}) if is_rounded else stored
     image = Image.fromarray(values.squeeze(2) if pixels.channels == 1 else values)
@@ -514,17 +514,21 @@ def _store_changed(
     return replace(stored, remarks={**stored.remarks, **raster.remarks})
 
 
-def _resample(array: Array, placement: Placement) -> Array:
-    """Pixels (height, width, channels) resized, cropped and padded: each channel by itself, bicubic."""
+def resampled(
+    values: Array,
+    placement: Placement,
+    method: Image.Resampling = Image.Resampling.BICUBIC,
+) -> Array:
+    """Values (height, width, channels) resized, cropped and padded: each channel by itself; 0 where a canvas is larger
+    than the picture."""
     if not placement.changes:
-        return array
+        return values
+    native = values.astype(values.dtype.newbyteorder("="))
     channels = [
-        np.asarray(
-            placement.resample(Image.fromarray(channel), Image.Resampling.BICUBIC)
-        )
-        for channel in np.moveaxis(array.astype(array.dtype.newbyteorder("=")), 2, 0)
+        np.asarray(placement.resample(Image.fromarray(channel), method))
+        for channel in np.moveaxis(native, 2, 0)
     ]
-    return np.ascontiguousarray(np.stack(channels, axis=2), array.dtype)
+    return np.ascontiguousarray(np.stack(channels, axis=2), values.dtype)
 
 
 def store_raw(
@@ -577,7 +581,7 @@ def _encode(
     if isinstance(image, np.ndarray):
         placement = _place(image.shape[1::-1], encoding)
         pixels = np.ascontiguousarray(image, encoding.pixels.stored)
-        return store_raw(_resample(pixels, placement), kind, measured, placement)
+        return store_raw(resampled(pixels, placement), kind, measured, placement)
     image, profile = in_color_space(image, profile, encoding.icc)
     placement = placement or _place(image.size, encoding)
     if kind == "jpeg" and not placement.resized == placement.canvas == image.size:

@@ -13,7 +13,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.images import GRAY, RGB, Pixels, is_raw, picture_columns
 from gpuload.fields.kind import StoredMember
 from gpuload.fields.motion import Placement, place
-from gpuload.packing.image import smooth_filter, store_picture
+from gpuload.packing.image import resampled, smooth_filter, store_picture
 from gpuload.packing.options import Encoding, Resizing
 from gpuload.types import Array, Bools, WidthHeight
 
@@ -84,9 +84,9 @@ def resized_picture(
     if how in ("smooth", "own"):
         as_jpeg = is_jpeg(field, encoding)
         method = smooth_filter(size, placement.resized, to_jpeg=as_jpeg)
-        moved = _moved(values, placement, method)
+        moved = resampled(values, placement, method)
         return store_picture(moved, field, encoding, as_jpeg=as_jpeg)
-    moved = _moved(values, placement, Image.Resampling.NEAREST)
+    moved = resampled(values, placement, Image.Resampling.NEAREST)
     ratio = np.array(placement.resized) / size
     if how == "width":
         moved = _scaled(moved, ratio[:1])
@@ -141,16 +141,6 @@ def _values_of(stored: StoredMember, field: Field) -> Array:
         is_in_mode = pixels.dtype != "uint8" or image.mode == pixels.mode
         shown = image if is_in_mode else image.convert(pixels.mode)
         return np.asarray(shown).astype(pixels.dtype).reshape(shape)
-
-
-def _moved(values: Array, placement: Placement, method: Image.Resampling) -> Array:
-    """Each channel by itself; 0 where a canvas is larger than the picture."""
-    native = values.astype(values.dtype.newbyteorder("="))
-    planes = [
-        np.asarray(placement.resample(Image.fromarray(plane), method))
-        for plane in np.moveaxis(native, 2, 0)
-    ]
-    return np.ascontiguousarray(np.stack(planes, axis=2), native.dtype)
 
 
 def _inside(values: Array, placement: Placement) -> Bools:

@@ -29,13 +29,7 @@ from gpuload.disk.sample import Quarantined, write_quarantine
 from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
 from gpuload.errors import ArgumentError, DecodeError, FormatError, RemoteError
 from gpuload.fields.field import Field
-from gpuload.fields.images import (
-    POINTS,
-    Pixels,
-    is_missing,
-    is_raw,
-    picture_columns,
-)
+from gpuload.fields.images import POINTS, Pixels, is_missing, picture_columns
 from gpuload.fields.picture_lists import PicturesKind
 from gpuload.fields.registry import kind_of
 from gpuload.machine.fork_server import exit_name
@@ -470,19 +464,41 @@ def _faults(
         is_caption = row.get(field.name) == ""
         if not size and is_caption and offset == row[job.image.offset_column]:
             continue  # a caption that the sample lacks, as `index` wrote until 2026-11
-        member = _member_of(members, offset, size)
-        if member is None or split_name(member.name)[1] not in field.member.split(";"):
-            faults.append(
-                f"there is no {field.name} at the offset in the index (byte {offset:,})"
-            )
-            continue
-        content = os.pread(file.fileno(), member.size, member.offset)
-        fault = _content_fault(field, row, content, offset - member.offset)
+        ends = field.member.split(";")
+        meant = [member for member in members if split_name(member.name)[1] in ends]
+        fault = _fault(field, field.name, row, _member_of(meant, offset, size), file)
         if fault:
-            faults.append(f"its {field.name} {fault}")
-        elif field.kind in ("image", "picture") and _are_false(field, row, content):
-            faults.append(_FALSE_POINTS.format(field.name))
+            faults.append(fault)
     return faults
+
+
+def _fault(
+    field: Field,
+    name: str,
+    row: dict[str, Any],
+    member: Member | None,
+    file: BinaryIO,
+) -> str:
+    """What is wrong with a member; "" where nothing is.
+
+    Args:
+        field: Of the member.
+        name: What messages call it.
+        row: Its columns of the index.
+        member: None where none lies at the offset in the row.
+        file: The shard.
+    """
+    offset = row[field.offset_column]
+    if member is None:
+        return f"there is no {name} at the offset in the index (byte {offset:,})"
+    content = os.pread(file.fileno(), member.size, member.offset)
+    fault = _content_fault(field, row, content, offset - member.offset)
+    if fault:
+        return f"its {name} {fault}"
+    has_points = field.kind in ("image", "picture", PicturesKind.name)
+    if has_points and _are_false(field, row, content):
+        return _FALSE_POINTS.format(name)
+    return ""
 
 
 def _member_of(members: Sequence[Member], offset: int, size: int) -> Member | None:
@@ -512,15 +528,9 @@ def _faults_of_list(
         size = own_row[field.bytes_column]
         spans.append((offset, offset + size))
         member = _member_of(listed[number : number + 1], offset, size)
-        if member is None:
-            yield f"there is no {name} at the offset in the index (byte {offset:,})"
-            continue
-        content = os.pread(file.fileno(), member.size, member.offset)
-        fault = _content_fault(field, own_row, content, offset - member.offset)
+        fault = _fault(field, name, own_row, member, file)
         if fault:
-            yield f"its {name} {fault}"
-        elif not is_raw(field) and _are_false(field, own_row, content):
-            yield _FALSE_POINTS.format(name)
+            yield fault
     start = min((start for start, _ in spans), default=row[field.offset_column])
     end = max((end for _, end in spans), default=start)
     if (row[field.offset_column], row[field.bytes_column]) != (start, end - start):
