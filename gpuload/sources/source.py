@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from gpuload.checks import nearest
-from gpuload.errors import ArgumentError, SourceError, some_of
+from gpuload.errors import ArgumentError, SourceError
 from gpuload.formats import Conversion
 from gpuload.machine.installed import require
 from gpuload.sources import listing, rows
@@ -302,62 +302,18 @@ class Source(ABC):
         """
         return rows.read_spool(self._scratch, address)
 
-    def files_here(self, suffix: str | Names) -> list[Path]:
-        """The files of one kind, sorted: those of the folder (`Files.split_files`), those that match wildcards, or the
-        one at the path.
+    def matching(self) -> list[Path]:
+        """The files that match the path, which has wildcards, sorted."""
+        return [Path(name) for name in sorted(glob.glob(str(self._local)))]
 
-        Args:
-            suffix: With which their names end, or several.
-        """
-        if self._local.is_dir():
-            paths = [
-                self._local / name for name in Folder(self._local).split_files(suffix)
-            ]
-        elif self._local.exists():
-            return [self._local]
-        else:
-            paths = [Path(name) for name in sorted(glob.glob(str(self._local)))]
-        if not paths:
-            named = suffix if isinstance(suffix, str) else suffix[0]
-            fault = f"holds no {named}" if self._local.is_dir() else "no such file"
-            raise SourceError(
-                f"{self._local}: {fault}. Give a file, or the folder that holds some"
-            )
-        return paths
-
-    def name_of(self, path: Path) -> str:
-        """The name of one of its files, relative to its folder."""
-        return path.relative_to(
-            self._local if self._local.is_dir() else path.parent
-        ).as_posix()
-
-    def splits_of(self, paths: Sequence[Path], findings: Findings) -> list[str]:
-        """The split of each file; [] where all belong to one, or the path is not a folder.
-
-        Files with the same suffix elsewhere in the folder are told.
-        """
-        if not self._local.is_dir():
+    def splits_of(self, names: Sequence[str], findings: Findings) -> list[str]:
+        """The split of each of some files, by words in their names or in those of their folders; [] where all belong to
+        one."""
+        if not self.options.own_splits:
             return []
-        folder = Folder(self._local)
-        names = list(map(self.name_of, paths))
-        inner = [
-            f"{place}/{name}"
-            for place in folder.folders()
-            for name in folder.names(place)
-        ]
-        others = {
-            name for name in inner if name.lower().endswith(paths[0].suffix.lower())
-        } - set(names)
-        if others:
-            findings.notes.append(
-                f"passed over {some_of(sorted(others))}: in folders that are not named after splits"
-            )
-        splits = (
-            listing.splits_of_files(self.title, names)
-            if self.options.own_splits
-            else []
-        )
-        findings.origin = "by the names of its files or their folders" if splits else ""
+        splits = listing.splits_of_files(self.title, names)
+        if splits:
+            findings.origin = "by the names of its files or their folders"
         return splits
 
 

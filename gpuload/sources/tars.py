@@ -98,13 +98,34 @@ class TarsSource(Source):
         _check_key_dot(self.options.key_dot)
         super().prepare(scratch)
         unpacked = dict[Path, Path]()
-        self._paths = self.files_here(_TARS)
+        self._paths = self._shards()
         for number, path in enumerate(self._paths):
             if is_compressed_tar(path.name):
                 unpacked[path] = _unpacked(path, scratch / f"tar-{number:06d}")
         self._unpacked = unpacked
         given = {tar: path for path, tar in unpacked.items()}
         self.originals = {**given, **self.originals}
+
+    def _shards(self) -> list[Path]:
+        """The shards: those of the folder (`Files.split_files`), those that match wildcards, or the one at the path."""
+        if self._local.is_file():
+            return [self._local]
+        fault = "no such file"
+        paths = self.matching()
+        if self._local.is_dir():
+            fault = f"holds no {_TARS[0]}"
+            names = Folder(self._local).split_files(_TARS)
+            paths = [self._local / name for name in names]
+        if not paths:
+            raise SourceError(
+                f"{self._local}: {fault}. Give a file, or the folder that holds some"
+            )
+        return paths
+
+    def _name_of(self, path: Path) -> str:
+        """The name of a shard, relative to its folder."""
+        folder = self._local if self._local.is_dir() else path.parent
+        return path.relative_to(folder).as_posix()
 
     def _tar(self, path: Path) -> Path:
         """Where a shard is read: unpacked, if it is compressed."""
@@ -116,13 +137,17 @@ class TarsSource(Source):
         Raises:
             SourceError: no such file, or no sample in them. ShardError: a tar is damaged.
         """
-        self._paths = self._paths or self.files_here(_TARS)
+        self._paths = self._paths or self._shards()
         image, fields = self._find_fields(findings)
-        splits = self.splits_of(self._paths, findings)
+        splits = list[str]()
+        if self._local.is_dir():
+            names = list(map(self._name_of, self._paths))
+            _tell_others(Folder(self._local), names, findings)
+            splits = self.splits_of(names, findings)
         packed = _Packed(fields)
         for number, path in enumerate(self._paths):
             for sample in self._samples(path, image, findings):
-                name = f"{self.name_of(path)}/{sample.name}"
+                name = f"{self._name_of(path)}/{sample.name}"
                 fault = sample.fault(name, fields, self._may_lack_image)
                 if fault:
                     findings.reject(name, fault)
@@ -204,7 +229,8 @@ class TarsSource(Source):
         if findings is not None:
             for member, kind in others:
                 findings.reject(
-                    f"{self.name_of(path)}/{member}", f"is a {kind}, not a regular file"
+                    f"{self._name_of(path)}/{member}",
+                    f"is a {kind}, not a regular file",
                 )
 
     def _guess(self, image: Field | None) -> tuple[Field, ...]:
@@ -324,6 +350,21 @@ def _check_key_dot(key_dot: object) -> None:
     if key_dot not in KEY_DOTS:
         raise SourceError(
             f"--option key_dot={key_dot}: expected first or last, the dot at which the key of a member ends"
+        )
+
+
+def _tell_others(folder: Folder, shards: Sequence[str], findings: Findings) -> None:
+    """Notes tars in other folders than those of splits."""
+    inner = [
+        f"{place}/{name}" for place in folder.folders() for name in folder.names(place)
+    ]
+    ending = Path(shards[0]).suffix.lower()
+    others = sorted(
+        {name for name in inner if name.lower().endswith(ending)} - set(shards)
+    )
+    if others:
+        findings.notes.append(
+            f"passed over {some_of(others)}: in folders that are not named after splits"
         )
 
 

@@ -1,6 +1,5 @@
 """The base of all stores: finds them in a place, and makes samples of the rows of their columns."""
 
-import glob
 import io
 import json
 import posixpath
@@ -143,11 +142,7 @@ class StoreSource(Source):
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         names = self._names()
-        splits = list[str]()
-        if self.options.own_splits and names != [""]:
-            splits = listing.splits_of_files(self.title, names)
-        if splits:
-            findings.origin = "by the names of its files or their folders"
+        splits = self.splits_of(names, findings)
         for number, name in enumerate(names):
             path = self._local / name if name else self._local
             faults = (
@@ -166,13 +161,13 @@ class StoreSource(Source):
         if self._local.is_file():
             return [""]
         if not self._local.exists():
-            paths = sorted(glob.glob(str(self._local)))
+            paths = self.matching()
             if not paths:
                 raise SourceError(
                     f"{self._local}: no such file or folder. Give {self.form}"
                 )
-            self._local = Path(paths[0]).parent
-            return [Path(path).relative_to(self._local).as_posix() for path in paths]
+            self._local = paths[0].parent
+            return [path.relative_to(self._local).as_posix() for path in paths]
         names = self.stores_in(Folder(self._local))
         if not names:
             fault = f"is not {self.form}, and holds none"
