@@ -196,6 +196,9 @@ class CocoDocument:
     def share(self, others: Sequence["CocoDocument"]) -> None:
         """Takes the contents of all splits together for its own.
 
+        Args:
+            others: Of the other splits, which annotate nothing if this one does not.
+
         Raises:
             SourceError: another file cannot be a split of the same set: it names the same images, or has other
                 categories or kinds of annotations.
@@ -211,21 +214,15 @@ class CocoDocument:
                 raise SourceError(
                     f"{self.title} and {other.title} {fault}. Give one of them with --labels"
                 )
-        contents = next(
-            (other.contents for other in (self, *others) if not other.is_empty),
-            self.contents,
-        )
-        most = max(other.contents.most_classes for other in (self, *others))
-        contents = replace(contents, most_classes=most)
-        points = next((other._points for other in (self, *others) if other._points), ())
-        for document in (self, *others):
+        documents = (self, *others)
+        most = max(document.contents.most_classes for document in documents)
+        contents = replace(self.contents, most_classes=most)
+        for document in documents:
             document.contents = contents
-            document._points = points
-            if (
-                document.is_empty and not document._names_of
-            ):  # of a split without an object
-                document._names_of = self._names_of
-                document.category_ids = self.category_ids
+            document._points = self._points
+            # That of a split without an object may have none.
+            document._names_of = self._names_of
+            document.category_ids = self.category_ids
 
     def _is_alike(self, other: "CocoDocument") -> bool:
         if other.is_empty and not other._names_of:
