@@ -1,8 +1,7 @@
 """Images with boxes in an XML for each: Pascal VOC's and ILSVRC's."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
@@ -16,6 +15,7 @@ from gpuload.sources.annotations import (
     read_text,
     readable_texts,
 )
+from gpuload.sources.drawn import Drawing
 from gpuload.sources.files import (
     Files,
     Findings,
@@ -31,6 +31,7 @@ from gpuload.sources.listing import (
     split_called,
     splits_of_paths,
 )
+from gpuload.sources.shapes import Shape, area_of
 from gpuload.sources.source import (
     CONTENT,
     LAYOUT,
@@ -39,7 +40,6 @@ from gpuload.sources.source import (
     Sight,
     SourceOptions,
 )
-from gpuload.types import WidthHeight
 
 _IMAGE_FOLDERS = ("data", "jpegimages", "images")  # in any case
 _LISTS = "ImageSets/Main"
@@ -49,23 +49,6 @@ _LOOKED_INTO = 8  # folders, and files of each, to tell whether a container is V
 _MOST_PX = 1 << 30
 
 _XML = "an annotation in XML, with a name and a bndbox for each object"
-
-
-class VocObjects(NamedTuple):
-    """What an XML says of its image.
-
-    Attributes:
-        boxes: x0, y0, x1, y1 of each, in pixels.
-        names: Of the class of each.
-        size: (width, height) of the image; (0, 0): unknown.
-    """
-
-    boxes: list[list[float]]
-    names: list[str]
-    size: WidthHeight
-
-
-_NO_OBJECTS = VocObjects([], [], (0, 0))
 
 
 @dataclass(frozen=True)
@@ -118,25 +101,27 @@ class VocSource(FilesSource):
             )
         data, xml = self._places()
         images, annotations = self._pairs(data, xml, findings)
-        objects = self._read_all(images, annotations, findings)
-        if self.options.first_pixel == 0 and _may_begin_at_1(objects.values()):
+        drawings = self._read_all(images, annotations, findings)
+        shapes = [shape for drawing in drawings.values() for shape in drawing.shapes]
+        begins = [min(shape.corners[:2]) for shape in shapes]
+        if self.options.first_pixel == 0 and min(begins, default=0) >= 1:
             findings.notes.append(
                 "no box begins at pixel 0, and boxes are taken as they are; where pixels are counted from 1, as in "
                 "Pascal VOC itself and by supervision, give --option first_pixel=1"
             )
-        names = _names_in(objects.values())
+        names = tuple(sorted({str(shape.label) for shape in shapes}))
         classes = (BACKGROUND, *(name for name in names if name != BACKGROUND))
-        findings.classes |= {"label": classes, "boxes": tuple(names)}
+        findings.classes |= {"label": classes, "boxes": names}
         findings.draws = True
         findings.strict = True
         split_of = self._splits(images, findings)
-        for stem, objects_of in objects.items():
+        for stem, drawing in drawings.items():
             row = {
                 "image": images[stem],
-                "label": classes.index(_largest(objects_of)),
-                "boxes": objects_of.boxes,
-                "boxes_class": objects_of.names,
-                DRAWN_ON: objects_of.size if objects_of.boxes else (0, 0),
+                "label": classes.index(_largest(drawing.shapes)),
+                "boxes": [shape.corners for shape in drawing.shapes],
+                "boxes_class": [shape.label for shape in drawing.shapes],
+                DRAWN_ON: drawing.size if drawing.shapes else (0, 0),
             }
             if not split_of:
                 yield row
@@ -226,36 +211,38 @@ class VocSource(FilesSource):
 
     def _read_all(
         self, images: dict[str, Ref], texts: dict[str, Ref], findings: Findings
-    ) -> dict[str, VocObjects]:
+    ) -> dict[str, Drawing]:
         """The objects of each image, by stem; without those whose XML is damaged."""
-        objects: dict[str, VocObjects] = {}
+        drawings: dict[str, Drawing] = {}
         for stem, image in images.items():
-            if stem not in texts:
-                objects[stem] = _NO_OBJECTS
-                continue
-            text = texts[stem]
-            described = read_or_reject(
-                lambda: self._objects(text),  # noqa: B023
-                image,
-                text,
-                _XML,
-                findings,
-                ValueError,
-                OverflowError,
-            )
-            if described is not None:
-                objects[stem] = described
-        return objects
+            drawing: Drawing | None = Drawing(image.name)
+            if stem in texts:
+                text = texts[stem]
+                drawing = read_or_reject(
+                    lambda: self._drawing(image.name, text),  # noqa: B023
+                    image,
+                    text,
+                    _XML,
+                    findings,
+                    ValueError,
+                    OverflowError,
+                )
+            if drawing is not None:
+                drawings[stem] = drawing
+        return drawings
 
-    def _objects(self, file: Ref) -> VocObjects:
-        """Raises ValueError or OverflowError for what is no annotation."""
+    def _drawing(self, image: str, file: Ref) -> Drawing:
+        """The objects that an XML names.
+
+        Raises:
+            ValueError, OverflowError: it is no annotation.
+        """
         root = parse_xml(self.files.read(file.address))
         width, height = (
             int(float(root.findtext(f"size/{side}", "") or 0))
             for side in ("width", "height")
         )
-        boxes = list[list[float]]()
-        names = list[str]()
+        shapes = list[Shape]()
         for entry in root.iter("object"):
             if (box := entry.find("bndbox")) is None or not (
                 name := (entry.findtext("name") or "").strip()
@@ -265,20 +252,10 @@ class VocSource(FilesSource):
             first = self.options.first_pixel
             if first == 1 and min(corners[:2]) < 1:
                 raise ValueError("a box that begins before pixel 1, the first one")
-            boxes.append([corners[0] - first, corners[1] - first, *corners[2:]])
-            names.append(name)
-        return VocObjects(
-            boxes,
-            names,
-            (width, height)
-            if min(width, height) > 0 and max(width, height) < _MOST_PX
-            else (0, 0),
-        )
-
-
-def _names_in(objects: Iterable[VocObjects]) -> list[str]:
-    """The names of all classes, sorted."""
-    return sorted({name for of_image in objects for name in of_image.names})
+            x0, y0, x1, y1 = corners
+            shapes.append(Shape(name, (x0 - first, y0 - first, x1, y1)))
+        is_known = min(width, height) > 0 and max(width, height) < _MOST_PX
+        return Drawing(image, shapes, (width, height) if is_known else (0, 0))
 
 
 def _below(
@@ -293,15 +270,9 @@ def _below(
     }
 
 
-def _may_begin_at_1(objects: Iterable[VocObjects]) -> bool:
-    """Whether there are boxes, and none begins at pixel 0."""
-    begins = [min(box[:2]) for of_image in objects for box in of_image.boxes]
-    return bool(begins) and min(begins) >= 1
-
-
-def _largest(objects: VocObjects) -> str:
-    areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in objects.boxes]
-    return objects.names[areas.index(max(areas))] if areas else BACKGROUND
+def _largest(shapes: Sequence[Shape]) -> str:
+    """The class of the largest box; the background where there is none."""
+    return str(max(shapes, key=area_of).label) if shapes else BACKGROUND
 
 
 def _folders(files: Files) -> tuple[str, str]:
