@@ -11,7 +11,6 @@ from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import NamedFiles, annotation_files
 from gpuload.sources.coco_document import CocoDocument
 from gpuload.sources.coco_form import check_document, plain_document
-from gpuload.sources.drawn import NamedImages
 from gpuload.sources.files import (
     Files,
     Findings,
@@ -22,6 +21,7 @@ from gpuload.sources.files import (
     readable,
 )
 from gpuload.sources.listing import SPLIT, named_splits, one_file_each
+from gpuload.sources.named_images import NamedImages
 from gpuload.sources.panoptic import PanopticMasks
 from gpuload.sources.source import CONTENT, FilesSource, Row, Sight, SourceOptions
 from gpuload.sources.survey import survey

@@ -5,18 +5,15 @@ drawings become samples.
 """
 
 import posixpath
-import re
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
-from urllib.parse import unquote
 
 from gpuload.checks import shown
 from gpuload.counted import counted
 from gpuload.errors import DecodeError, RemoteError, SourceError, some_of
-from gpuload.formats import Conversion, image_extensions, open_file
+from gpuload.formats import Conversion, open_file
 from gpuload.headers.jpeg import upright_size
 from gpuload.machine.untrusted import parse_json
 from gpuload.pictures import reason_of
@@ -28,6 +25,7 @@ from gpuload.sources.listing import (
     split_called,
     splits_of_words,
 )
+from gpuload.sources.named_images import NamedImages
 from gpuload.sources.shapes import Runs, Shape, area_of, in_pixels
 from gpuload.sources.source import (
     CONTENT,
@@ -41,7 +39,6 @@ from gpuload.sources.survey import kind_of_file, survey
 from gpuload.types import WidthHeight
 
 _MOST_PX = 1 << 30
-_UPLOAD = re.compile(r"[0-9a-f]{8}-")  # before a name, by Label Studio
 
 
 # What a document that is not of its tool's form raises while it is read.
@@ -266,7 +263,7 @@ class DrawnSource(FilesSource):
         self,
         drawings: list[Drawing],
         refs: list[Ref],
-        images: "NamedImages",
+        images: NamedImages,
         findings: Findings,
     ) -> tuple[list[Drawing], list[Ref]]:
         """Both, and images that no annotation names where these are images without an object."""
@@ -481,68 +478,3 @@ def _numbers_of_points(shapes: Sequence[Shape]) -> int:
             f"its objects have {some_of(sorted(counts))} numbers of keypoints. Give all of them the same points"
         )
     return max(counts, default=0)
-
-
-class NamedImages:
-    """The images of a container, found by what tools call them. refs: by name, in the order of their paths."""
-
-    def __init__(self, files: Files, findings: Findings) -> None:
-        self.refs = {ref.name: ref for ref in files.walk(image_extensions(), findings)}
-        self._by_stem: dict[str, list[str]] = {}
-        for name in self.refs:
-            self._by_stem.setdefault(_stem(name), []).append(name)
-
-    def find_all(self, title: str, names: Sequence[str]) -> list[Ref]:
-        """The image of each name.
-
-        Raises:
-            SourceError: one is not there, several fit a name, or two names mean one image.
-        """
-        chosen = [self.find(title, name) for name in names]
-        missing = [name for name, image in zip(names, chosen, strict=True) if not image]
-        if missing:
-            what = f"names {len(missing):,} of {len(names):,} images that are not there: {some_of(missing)}"
-            raise SourceError(f"{title}: {what}. Put them into this folder")
-        counts = Counter(chosen)
-        if twice := [name for name, count in counts.items() if count > 1]:
-            raise SourceError(
-                f"{title}: annotates images more than once: {some_of(twice)}. Remove one of both"
-            )
-        return [self.refs[name] for name in chosen]
-
-    def find(self, title: str, name: str) -> str:
-        """The name of the image that a tool means; "" if there is none."""
-        words = unquote(name).replace("\\", "/").rpartition("?d=")[2]
-        if words in self.refs:
-            return words
-        stem = _stem(words)
-        fitting = self._by_stem.get(stem) or self._by_stem.get(
-            _UPLOAD.sub("", stem), []
-        )
-        extension = words.rpartition("/")[2][len(stem) :]
-        same = [one for one in fitting if one.endswith(extension)]
-        ends = [_shared_end(one, words) for one in same]
-        best = [one for one, end in zip(same, ends, strict=True) if end == max(ends)]
-        if len(best) > 1:
-            raise SourceError(
-                f"{title}: {name!r} may be each of {some_of(best)}. Give a folder with one of them"
-            )
-        return best[0] if best else ""
-
-
-def _stem(name: str) -> str:
-    """The name of an image without folders and extension."""
-    file = name.rpartition("/")[2]
-    stem, _, extension = file.rpartition(".")
-    return stem if extension.lower() in image_extensions() and stem else file
-
-
-def _shared_end(one: str, other: str) -> int:
-    """The number of folders before both names that are the same, from the last on."""
-    count = 0
-    pairs = zip(one.split("/")[-2::-1], other.split("/")[-2::-1], strict=False)
-    for first, second in pairs:
-        if first != second:
-            break
-        count += 1
-    return count

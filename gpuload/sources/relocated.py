@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from gpuload.errors import SourceError, some_of
-from gpuload.formats import image_extensions
-from gpuload.sources.files import Files, Findings, Ref, extension_of
+from gpuload.sources.files import Files, Findings, Ref, is_image
+from gpuload.sources.named_images import NamedImages
 
 _DRIVE = re.compile(r"[A-Za-z]:")
 
@@ -24,11 +24,7 @@ class RelocatedImages:
     def __init__(self, files: Files, title: str, root: object) -> None:
         self._title = title
         self._root = str(root)
-        images = files.walk(image_extensions(), Findings())
-        self._refs = {ref.name: ref for ref in images}
-        self._by_stem: dict[str, list[str]] = {}
-        for name in self._refs:
-            self._by_stem.setdefault(_stem(name), []).append(name)
+        self._images = NamedImages(files, Findings())
 
     def find_all(self, names: Sequence[str]) -> list[Ref]:
         """The image of each name; [] unless each is the end of the path of one.
@@ -52,7 +48,7 @@ class RelocatedImages:
                         f"{self._title}: {name!r} may be each of {some_of(images)}. Give the folder of one of them as "
                         "SOURCE"
                     )
-            return [self._refs[image] for (image,) in found]
+            return [self._images.refs[image] for (image,) in found]
         return []
 
     def _left_out(
@@ -76,18 +72,9 @@ class RelocatedImages:
 
     def _ending(self, end: str) -> list[str]:
         """The images whose path has this end, perhaps but for the extension."""
-        has_extension = extension_of(end) in image_extensions()
         images = []
-        for name in self._by_stem.get(_stem(end), ()):
-            path = name if has_extension else posixpath.splitext(name)[0]
+        for name in self._images.called(end):
+            path = name if is_image(end) else posixpath.splitext(name)[0]
             if path == end or path.endswith(f"/{end}"):
                 images.append(name)
         return images
-
-
-def _stem(name: str) -> str:
-    """The name of an image without folders and extension."""
-    file = posixpath.basename(name)
-    if extension_of(file) in image_extensions():
-        return posixpath.splitext(file)[0]
-    return file
