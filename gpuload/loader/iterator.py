@@ -38,7 +38,7 @@ from gpuload.monitor import MOST_STEPS, Metrics
 from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
 from gpuload.order.budget import Budget
 from gpuload.order.sorted_shards import is_sorted_by_class
-from gpuload.order.stream import Position
+from gpuload.order.stream import Position, source_seed
 from gpuload.output.arrays import Output
 from gpuload.output.collate import Collate
 from gpuload.output.drawing import BatchDrawing
@@ -200,17 +200,16 @@ class DaliIterator:
         self._pipeline = self._built.pipeline
         mixing = self.config.shuffle
         if mixing is not None and self.config.ranks.rank == 0:
-            self._warn_of_sorted_shards(mixing.window * mixing.lanes)
+            self._warn_of_sorted_shards(mixing)
         self._closed = False
 
-    def _warn_of_sorted_shards(self, window: int) -> None:
-        """Warns where batches would hold few classes. The warning names the line that constructs the loader.
-
-        Args:
-            window: Shards that are mixed at a time.
-        """
-        for dataset in self.config.datasets:
-            if is_sorted_by_class(dataset, window):
+    def _warn_of_sorted_shards(self, shuffle: Shuffle) -> None:
+        """Warns where batches would hold few classes. The warning names the line that constructs the loader."""
+        datasets = self.config.datasets
+        window = shuffle.window * shuffle.lanes
+        for source, dataset in enumerate(datasets):
+            seed = source_seed(self.config.seed, source, len(datasets))
+            if is_sorted_by_class(dataset, shuffle, seed):
                 warnings.warn(
                     f"{dataset.folder}: its shards are sorted by class, so that {window} of them, which are mixed at a "
                     "time, hold only some of the classes, and a model learns less. Pack the set again without "

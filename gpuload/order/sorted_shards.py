@@ -10,12 +10,15 @@ samples that are taken one by one, and it is compared how unequally each class i
 It is 0 for a set whose order was drawn, with few classes, many or rare ones, and 1 where no two shards share a class.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gpuload.disk.dataset import Dataset
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import numbers_of
 from gpuload.lists import starts_of
+from gpuload.order.arguments import Shuffle
 from gpuload.order.epoch import EpochOrder
 from gpuload.types import I64
 
@@ -28,30 +31,39 @@ _SPLITS = 16
 _DEVIATIONS = 4  # of draws by samples: more is no chance, however few samples there are
 
 
-def is_sorted_by_class(dataset: Dataset, window: int) -> bool:
+def is_sorted_by_class(dataset: Dataset, shuffle: Shuffle, seed: int) -> bool:
     """Whether windows of an order hold clearly fewer classes than as many samples of the whole set.
 
-    Reads the class numbers of two windows, at least of 8 shards, which an epoch is to read first.
+    Reads the class numbers of two windows, at least of 8 shards, which the first epoch reads first.
 
     Args:
         dataset: Of which the field "label" is looked at; False where it has none, or one without classes.
-        window: Shards that are mixed at a time.
+        shuffle: How its shards are mixed.
+        seed: Of the order of this data set.
     """
     label = dataset.fields.get("label")
     if label is None or kind_of(label).class_column(label) != label.name:
         return False
     filled = int(np.count_nonzero(dataset.shard_sizes))
-    windows = -(-filled // window)
+    windows = -(-filled // (shuffle.window * shuffle.lanes))
     if windows < 2:
         return False
     window_shards = filled // windows
-    order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=window)
-    looked_at = min(max(2 * window_shards, _LEAST_SHARDS), filled)
-    shards, classes = _read_labels(dataset, order.upcoming(0)[:looked_at])
+    order = EpochOrder(
+        dataset.shard_sizes,
+        seed=seed,
+        epoch=0,
+        window=shuffle.window,
+        lanes=shuffle.lanes,
+    )
+    # Two lanes may share a shard, and the shards of the next pass follow.
+    upcoming = list(dict.fromkeys(order.upcoming(0).tolist()))
+    looked_at = upcoming[: max(2 * window_shards, _LEAST_SHARDS)]
+    shards, classes = _read_labels(dataset, looked_at)
     return _are_classes_apart(shards, classes, window_shards)
 
 
-def _read_labels(dataset: Dataset, shards: I64) -> tuple[I64, I64]:
+def _read_labels(dataset: Dataset, shards: Sequence[int]) -> tuple[I64, I64]:
     """int64 (N,) each: of some samples of these shards, the place of their shard among these, and their class."""
     chance = np.random.default_rng(0)
     sizes = dataset.shard_sizes
@@ -59,7 +71,7 @@ def _read_labels(dataset: Dataset, shards: I64) -> tuple[I64, I64]:
     most = _SAMPLES // len(shards)
     dataset.fetch_rows(shards)
     labels = []
-    for shard in shards.tolist():
+    for shard in shards:
         samples = np.arange(sizes[shard])
         if len(samples) > most:
             samples = chance.choice(samples, most, replace=False)
@@ -78,6 +90,8 @@ def _are_classes_apart(shards: I64, classes: I64, window_shards: int) -> bool:
         classes: int64 (N,), of the same.
         window_shards: In a window.
     """
+    shard_count = int(shards.max()) + 1
+    size = min(window_shards, shard_count // 2)
     # A class with a single sample tells nothing.
     _, numbers, counts = np.unique(classes, return_inverse=True, return_counts=True)
     repeated = counts[numbers] > 1
@@ -89,7 +103,8 @@ def _are_classes_apart(shards: I64, classes: I64, window_shards: int) -> bool:
     by_shards = []
     by_samples = []
     for _ in range(_SPLITS):
-        windows = _draw_windows(shards, window_shards, chance)
+        # 0 and 1 are the two windows, and more are other shards.
+        windows = (chance.permutation(shard_count) // size)[shards]
         by_shards.append(_unevenness(windows, classes))
         by_samples.append(_unevenness(windows, chance.permutation(classes)))
     usual = np.mean(by_samples)
@@ -98,21 +113,20 @@ def _are_classes_apart(shards: I64, classes: I64, window_shards: int) -> bool:
     return bool(excess > max(_SORTED * (1 - usual), chance_excess))
 
 
-def _draw_windows(shards: I64, window_shards: int, chance: np.random.Generator) -> I64:
-    """int64 (N,): 0 or 1 for samples of the shards of two windows that are drawn, more for those of others."""
-    number = int(shards.max()) + 1
-    size = min(window_shards, number // 2)
-    windows: I64 = (chance.permutation(number) // size)[shards]
-    return windows
-
-
 def _unevenness(windows: I64, classes: I64) -> float:
-    """The mean over the classes that windows 0 and 1 have."""
+    """The mean over the classes that windows 0 and 1 have.
+
+    Args:
+        windows: int64 (N,), the number of each sample's window.
+        classes: int64 (N,), its class.
+    """
     counts = [
         np.bincount(classes[windows == window], minlength=int(classes.max()) + 1)
         for window in (0, 1)
     ]
     first, second = (count / max(count.sum(), 1) for count in counts)
     is_there = (first + second) > 0
+    if not is_there.any():
+        return 0.0
     differences = np.abs(first - second)[is_there]
     return float(np.mean(differences / (first + second)[is_there]))

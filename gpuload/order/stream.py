@@ -54,6 +54,11 @@ class PassSlice(NamedTuple):
     rows: I64
 
 
+def source_seed(seed: int, source: int, sources: int) -> int:
+    """The seed of the order of a data set, by its number among so many."""
+    return seed if sources == 1 else make_key(seed, MIXTURE, source)
+
+
 class Stream:
     """The samples at positions start..stop-1, for any start and stop.
 
@@ -149,11 +154,7 @@ class Stream:
 
     def _make_order(self, source: int, epoch: int) -> tuple[int, EpochOrder]:
         """The seed of a data set, and the order of a pass over it; `order` keeps the last ones."""
-        seed = (
-            self._seed
-            if len(self._datasets) == 1
-            else make_key(self._seed, MIXTURE, source)
-        )
+        seed = source_seed(self._seed, source, len(self._datasets))
         dataset = self._datasets[source]
         if self._samplings is not None:
             return seed, self._samplings[source].order(

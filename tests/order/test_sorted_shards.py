@@ -11,6 +11,7 @@ from images import encode
 from PIL import Image
 
 import gpuload
+from gpuload.order.epoch import EpochOrder
 from gpuload.order.sorted_shards import is_sorted_by_class
 
 SHARD = 40
@@ -30,6 +31,10 @@ def pack_labels(tmp_path: Path) -> PackLabels:
         return gpuload.Dataset(out / "train")
 
     return pack
+
+
+def is_sorted(dataset: gpuload.Dataset, window: int, seed: int = 0) -> bool:
+    return is_sorted_by_class(dataset, gpuload.Shuffle(window=window), seed)
 
 
 def _labels(shares: Sequence[float], samples: int) -> list[int]:
@@ -54,34 +59,40 @@ def test_sorted_shards_are_told_from_those_of_a_drawn_order(
     labels = _labels(shares, 16 * SHARD)
     mixed, in_classes = pack_labels(labels), pack_labels(sorted(labels))
     for window in (1, 2, 8, 12):
-        assert not is_sorted_by_class(mixed, window)
+        assert not is_sorted(mixed, window)
     for window in too_small:
-        assert is_sorted_by_class(in_classes, window)
-    assert not is_sorted_by_class(in_classes, 16)  # all shards at a time
+        assert is_sorted(in_classes, window)
+    assert not is_sorted(in_classes, 16)  # all shards at a time
 
 
 def test_classes_that_lie_in_many_shards_are_mixed_by_a_wide_window(pack_labels: PackLabels) -> None:
     """Two classes of eight shards each: windows of eight hold both of them, windows of two often only one."""
     dataset = pack_labels([0] * 8 * SHARD + [1] * 8 * SHARD)
-    assert is_sorted_by_class(dataset, 2) and not is_sorted_by_class(dataset, 8)
+    assert is_sorted(dataset, 2) and not is_sorted(dataset, 8)
 
 
 def test_shards_sorted_within_themselves_are_mixed(pack_labels: PackLabels) -> None:
     labels = np.repeat([0, 1, 2, 3, 4], SHARD // 5).tolist() * 12
-    assert not is_sorted_by_class(pack_labels(labels), 1)
+    assert not is_sorted(pack_labels(labels), 1)
+
+
+def test_classes_of_one_sample_tell_nothing(pack_labels: PackLabels) -> None:
+    alone = list(range(12 * SHARD))
+    assert not is_sorted(pack_labels(alone), 2)
+    assert not is_sorted(pack_labels([0] * SHARD + alone[SHARD:]), 1)
 
 
 def test_one_class_regression_and_a_subset_of_one_class_are_mixed(pack_labels: PackLabels) -> None:
-    assert not is_sorted_by_class(pack_labels([3] * 10 * SHARD), 2)
-    assert not is_sorted_by_class(pack_labels([number / 7 for number in range(10 * SHARD)], "target"), 2)
+    assert not is_sorted(pack_labels([3] * 10 * SHARD), 2)
+    assert not is_sorted(pack_labels([number / 7 for number in range(10 * SHARD)], "target"), 2)
     sorted_set = pack_labels(np.repeat(np.arange(12), SHARD).tolist())
-    assert is_sorted_by_class(sorted_set, 2)
-    assert is_sorted_by_class(sorted_set.subset(range(0, 12 * SHARD, 3)), 2)
+    assert is_sorted(sorted_set, 2)
+    assert is_sorted(sorted_set.subset(range(0, 12 * SHARD, 3)), 2)
     first_two_shards = sorted_set.subset(range(2 * SHARD))
-    assert is_sorted_by_class(first_two_shards, 1) and not is_sorted_by_class(first_two_shards, 2)
+    assert is_sorted(first_two_shards, 1) and not is_sorted(first_two_shards, 2)
     of_every_shard = pack_labels(list(range(SHARD)) * 12)
     one_class = [number for number in range(12 * SHARD) if number % SHARD == 7]
-    assert not is_sorted_by_class(of_every_shard.subset(one_class), 1)
+    assert not is_sorted(of_every_shard.subset(one_class), 1)
 
 
 def test_few_shards_are_looked_at(pack_labels: PackLabels, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,8 +102,9 @@ def test_few_shards_are_looked_at(pack_labels: PackLabels, monkeypatch: pytest.M
     monkeypatch.setattr(gpuload.Dataset, "rows", lambda data, shard: seen.add(shard) or rows(data, shard))
     for window, looked_at in ((1, 8), (2, 8), (8, 16), (40, 0)):
         seen.clear()
-        is_sorted_by_class(dataset, window)
-        assert len(seen) == looked_at
+        is_sorted(dataset, window, seed=5)
+        order = EpochOrder(dataset.shard_sizes, seed=5, epoch=0, window=window)
+        assert seen == {*order.upcoming(0)[:looked_at].tolist()}  # which are read first in any case
 
 
 def test_the_loader_warns_once_on_the_first_rank(pack_labels: PackLabels) -> None:
