@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -55,6 +56,9 @@ from gpuload.types import I64
 _VERSION = 1  # of the bytes of copies: another one makes them anew
 _POLL_S = 0.05  # while other processes make shards
 _FINISH_S = 600  # to wait for another process that writes the index
+_STUCK_S = (
+    300  # to wait for other processes that make shards, while none of these grows
+)
 # What is there beside the data: of a member, its header, what it is filled up with, and its line in DALI's index; of a
 # shard, its end and its part of index and manifest; of a set, what each has.
 _MEMBER_BYTES = 2 * member_span(0) + 256
@@ -233,6 +237,9 @@ class _Building:
         self._shards = len(plan.dataset.shard_paths)
         self._stop = threading.Event()
         self._running: dict[Future[None], int] = {}
+        self._missing_before: list[int] = []
+        self._progress = 0  # of all processes, and when it was seen to change
+        self._progress_s = time.monotonic()
 
     def run(self, threads: int, watch: Watch) -> None:
         """Makes the shards that no other process makes, and returns once the copy is whole.
@@ -256,8 +263,10 @@ class _Building:
         with ThreadPoolExecutor(threads) as pool:
             try:
                 while missing := self._missing():
-                    watch(self._shards - len(missing), self._shards)
-                    store.plan(missing)
+                    if missing != self._missing_before:
+                        watch(self._shards - len(missing), self._shards)
+                        store.plan(missing)
+                        self._missing_before = missing
                     self._start(missing, threads, store, pool)
                     self._await_one()
             finally:
@@ -287,12 +296,27 @@ class _Building:
     def _await_one(self) -> None:
         """Waits for a shard of this process, or some time for those of others."""
         if not self._running:
+            self._refuse_to_wait_for_ever()
             time.sleep(_POLL_S)
             return
         ended, _ = wait(self._running, _POLL_S, FIRST_COMPLETED)
         for future in ended:
             del self._running[future]
             future.result()
+
+    def _refuse_to_wait_for_ever(self) -> None:
+        """Raises OutputError where other processes hold all shards that are missing, and write nothing."""
+        sizes = {path.name: _size_of(path) for path in self._folder.glob("*.part")}
+        progress = hash((*sizes.items(), len(self._missing())))
+        now = time.monotonic()
+        if progress != self._progress:
+            self._progress = progress
+            self._progress_s = now
+        if now - self._progress_s > _STUCK_S:
+            raise OutputError(
+                f"{self._folder}: another process makes {min(sizes, default='a shard')}, and has written nothing for "
+                f"{_STUCK_S:g} s; it may be suspended. End it, and this process or the next one makes the shard"
+            )
 
     def _claim(self, number: int) -> CachePart | None:
         """The right to make a shard; None if another process has it, or the shard is there."""
@@ -373,6 +397,13 @@ class _Building:
     def _note(self, number: int, kind: str) -> Path:
         """A file about a shard, until the manifest is there: "rows" of the index; "done", what the manifest says."""
         return self._path(number).with_suffix(f".{kind}")
+
+
+def _size_of(path: Path) -> int:
+    """0 for a file that is gone."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
 
 
 def _as_file(rows: pa.RecordBatch) -> pa.Buffer:

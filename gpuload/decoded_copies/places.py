@@ -171,7 +171,8 @@ class CopiesFolder:
                 path.mkdir(mode=0o700, exist_ok=True)
                 write_atomically(path / _FACTS_NAME, json.dumps(asdict(facts)).encode())
             os.utime(path / _FACTS_NAME)
-            if path not in _held:
+            # Somebody may have deleted the folder of one that is held.
+            if path not in _held or os.fstat(_held[path].number).st_nlink == 0:
                 in_use = open_own(path / _IN_USE, os.O_RDWR | os.O_CREAT)
                 while not in_use.lock(exclusive=False):
                     time.sleep(_POLL_S)  # another process looks whether it is in use

@@ -1,6 +1,9 @@
 """Several processes that make one copy, some of which are killed; room, and what is removed for it."""
 
+import errno
 import hashlib
+import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -75,6 +78,42 @@ def test_processes_share_the_work(packed: Path, whole: dict[str, str], tmp_path:
     printed, error = other.communicate(timeout=60)
     assert (other.returncode, printed.split()) == (0, ["97", "97"]), error
     assert digests(begun.folder) == whole
+
+
+def test_a_suspended_process_is_named(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds the last shard and writes nothing is not waited for without end."""
+    folder = tmp_path / "copies"
+    stopped = start(packed, folder, before=4)
+    monkeypatch.setattr("gpuload.decoded_copies.build._STUCK_S", 0.3)
+    with pytest.raises(
+        gpuload.OutputError, match=r"another process makes shard-000000\.tar\.part, and has written nothing for 0\.3 s"
+    ):
+        gpuload.decoded(gpuload.Dataset(packed), folder=folder)
+    stopped.kill()
+    stopped.communicate()
+    assert len(gpuload.decoded(gpuload.Dataset(packed), folder=folder)) == 97
+
+
+def test_a_disk_that_fills_up_meanwhile(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says so, and the next run goes on."""
+
+    def fill(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gpuload.store.cache.os.fdatasync", fill)
+        with pytest.raises(gpuload.OutputError, match=r"cannot be written \(No space left on device\)\. Free some"):
+            gpuload.decoded(gpuload.Dataset(packed), folder=tmp_path)
+    assert not list(tmp_path.rglob("*.part"))
+    assert len(gpuload.decoded(gpuload.Dataset(packed), folder=tmp_path)) == 97
+
+
+def test_a_folder_that_was_deleted_is_made_again(packed: Path, tmp_path: Path) -> None:
+    first = gpuload.decoded(gpuload.Dataset(packed), 20, folder=tmp_path)
+    shutil.rmtree(first.folder)
+    assert gpuload.decoded(gpuload.Dataset(packed), 20, folder=tmp_path).manifest == first.manifest
+    (copy,) = places.CopiesFolder(tmp_path)
+    assert copy.in_use()
 
 
 def test_room_is_known_before_anything_is_made(packed: Path, tmp_path: Path) -> None:
@@ -178,8 +217,6 @@ def test_free_memory(tmp_path: Path, limit: str, expected: int) -> None:
 
 def test_is_in_memory(tmp_path: Path) -> None:
     device = tmp_path.stat().st_dev
-    import os
-
     number = f"{os.major(device)}:{os.minor(device)}"
     for kind in ("tmpfs", "ext4"):
         files(tmp_path, {"proc/self/mountinfo": f"30 20 {number} / /x rw - {kind} {kind} rw\n"})
