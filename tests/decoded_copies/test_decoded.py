@@ -85,6 +85,13 @@ def test_a_copy_is_a_set(dataset: gpuload.Dataset, tmp_path: Path) -> None:
         assert_same_sample(copy[number], dataset[number])
 
 
+def test_a_copy_of_a_selection_is_a_set(dataset: gpuload.Dataset, tmp_path: Path) -> None:
+    """With masks of the size of the one pixel of images that were not copied."""
+    for size in (None, 16):
+        copy = gpuload.decoded(dataset.subset([1, 5, 7]), size, folder=tmp_path)
+        assert gpuload.verify(copy.folder, workers=1) == []
+
+
 def test_it_is_made_once(dataset: gpuload.Dataset, tmp_path: Path) -> None:
     first = gpuload.decoded(dataset, folder=tmp_path)
     before = {path: path.stat().st_mtime_ns for path in Path(first.folder).iterdir() if path.name != "copy.json"}
