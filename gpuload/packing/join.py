@@ -128,7 +128,9 @@ def join(
         reader.keys = None  # they are not needed any more
         pa.default_memory_pool().release_unused()
         fields = tuple(column.field(dataset) for column in values)
-        file = _write(Path(folder), dataset, values, fields, places.rows)
+        _clear(Path(folder), dataset.manifest)
+        batches = _batches(dataset, values, fields, places.rows)
+        file = write_joined(Path(folder), fields, batches)
         manifest = _with(dataset.manifest, file, values)
         manifest.check()
         manifest.write(Path(folder))
@@ -628,23 +630,24 @@ class _Lists(_Numbers):
         super().add(batch)
 
 
-def _write(
-    folder: Path,
-    dataset: Dataset,
-    values: Sequence[_Column],
-    fields: tuple[Field, ...],
-    rows: I64,
+def write_joined(
+    folder: Path, fields: tuple[Field, ...], batches: Iterable[pa.RecordBatch]
 ) -> JoinedFile:
-    """Writes the rows of each shard into a file, which gets its name once it is complete and on disk."""
+    """Writes the joined columns of each shard into a file, which gets its name once it is complete and on disk.
+
+    Args:
+        folder: Of the split.
+        fields: That the columns hold.
+        batches: Of each shard.
+    """
     schema = joined_schema(fields)
-    _clear(folder, dataset.manifest)
     temporary = folder / f"joined-{'0' * 16}.arrow.{os.getpid()}.tmp"
     try:
         with (
             pa.OSFile(str(temporary), "wb") as file,
             pa.ipc.new_file(file, schema) as writer,
         ):
-            for batch in _batches(dataset, values, fields, rows):
+            for batch in batches:
                 writer.write_batch(batch)
         sync(temporary)
         digests = index_digests(temporary)

@@ -259,7 +259,8 @@ class Output:
         base = self.base_folder(split)
         shutil.rmtree(base, ignore_errors=True)
         base.mkdir()
-        for name in BASE_FILES:
+        joined = [file.name for file in Manifest.read(self.path / split).joined]
+        for name in (*BASE_FILES, *joined):
             if (self.path / split / name).exists():
                 os.link(self.path / split / name, base / name)
 

@@ -31,6 +31,7 @@ from gpuload.fields.picture_lists import PicturesKind, any_member
 from gpuload.fields.pictures import PictureKind
 from gpuload.formats.masks import FEW_BITS, MANY_BITS
 from gpuload.machine.fork_server import sigint_deferred
+from gpuload.packing.extend_joined import extend_joined
 from gpuload.packing.following import with_mode
 from gpuload.packing.image import KEPT, MISSING
 from gpuload.packing.options import AUTO, PackOptions
@@ -608,7 +609,21 @@ class _PackingRun:
         opened = [open_batches(file) for file in files]
         points = any(has_seek_points(schema) for schema, _ in opened)
         rows = chain.from_iterable(batches for _, batches in opened)
-        return describe(folder, self._summary(split, old), rows, points)
+        manifest = self._summary(split, old)
+        if old.joined:
+            base = self.output.base_folder(split.name)
+            new_shards = [
+                batch for file in files[1:] for batch in open_batches(file)[1]
+            ]
+            manifest = replace(
+                manifest, joined=extend_joined(folder, base, old, new_shards)
+            )
+        manifest = describe(folder, manifest, rows, points)
+        named = {file.name for file in manifest.joined}
+        for file in old.joined:
+            if file.name not in named:
+                (folder / file.name).unlink(missing_ok=True)
+        return manifest
 
     def _note_class_numbers(self, folder: Path, manifest: Manifest) -> None:
         """Adds the class numbers that the samples of a split have."""

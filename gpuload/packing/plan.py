@@ -33,6 +33,7 @@ from gpuload.formats.modes import common_mode, mode_of
 from gpuload.lists import bounds_of, places_of
 from gpuload.machine.installed import require
 from gpuload.packing.class_numbers import values_of_picture
+from gpuload.packing.extend_joined import check_extendable
 from gpuload.packing.following import mode_of_set, with_mode
 from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.output import Output, write_json
@@ -53,6 +54,7 @@ from gpuload.sources.listing import (
 )
 from gpuload.sources.numbering import renumbered
 from gpuload.sources.source import Source
+from gpuload.store.url import URL
 from gpuload.types import I64, Bools, ClassNames
 
 ROW = "row"
@@ -601,6 +603,12 @@ def _write_split_plan(
             "it out"
         )
     first_shard = 0
+    if base is not None and base.joined and isinstance(output.where, URL):
+        joined = [field.name for file in base.joined for field in file.fields]
+        raise SourceError(
+            f"--append: {split.name} at {output.where} has joined fields ({some_of(joined)}), which are extended in "
+            "local folders alone. Copy the set to a disk with `python -m gpuload fetch`, and upload it again"
+        )
     if base is not None:
         first_shard = 1 + max(
             int(shard.name.rpartition("-")[2].removesuffix(".tar"))
@@ -644,12 +652,7 @@ def _check_appendable(
             f"--append: {split} is an index of shards that others packed, whose images a loader turns as Exif "
             "says. Pack the new samples into a folder of their own, and mix the sets"
         )
-    if manifest.joined:
-        joined = [field.name for file in manifest.joined for field in file.fields]
-        raise SourceError(
-            f"--append: {split} has joined fields ({some_of(joined)}), which the new samples lack. Pack these "
-            "into a folder of their own, join their fields, and mix the sets"
-        )
+    check_extendable(split, manifest, [field.name for field in listing.fields])
     if manifest.image.name != listing.image:
         raise SourceError(
             f"--append: the first picture of {split} is {manifest.image.name!r}, that of the new samples "

@@ -257,9 +257,55 @@ def test_a_set_with_joined_columns_at_a_url(folder: Path, tmp_path: Path) -> Non
     assert Dataset(tmp_path / "copy").column("text").equals(remote.column("text"))
 
 
-def test_seek_points_keep_joined_columns_and_append_asks(folder: Path, tmp_path: Path, command: Command) -> None:  # noqa: F811
+def test_seek_points_keep_joined_columns(folder: Path, tmp_path: Path, command: Command) -> None:  # noqa: F811
     join(folder, table(tmp_path / "t.parquet", shuffled(), ["text"]))
     assert command("index", "--points", folder).code == 0
     assert Dataset(folder)["3.jpg"]["text"] == "picture 3"
-    with pytest.raises(SourceError, match=r"has joined fields \('text'\), which the new samples lack"):
-        gpuload.pack([{"image": encode(photo(50)), "label": 1}], folder.parent, append=True, workers=1, progress=False)
+
+
+def appended(folder: Path, numbers: list[int], **fields: Any) -> None:
+    samples = [{"image": encode(photo(50 + n)), "label": 1, "name": f"{n}.jpg", **fields} for n in numbers]
+    gpuload.pack(samples, folder.parent, append=True, workers=1, progress=False)
+
+
+def test_appended_samples_have_empty_values_until_they_are_joined(folder: Path, tmp_path: Path) -> None:
+    """As those without a row; a further join gives them values, and the files of former joins go."""
+    names = ["embedding", "score", "text", "tags", "found", "found_class", "about"]
+    join(folder, table(tmp_path / "t.parquet", shuffled(), names))
+    appended(folder, [20, 21])
+    data = Dataset(folder)
+    assert (len(data), verify(folder)) == (22, [])
+    rows = {row["source"]: row for row in (data[number] for number in range(22))}
+    assert (rows["3.jpg"]["text"], rows["3.jpg"]["score"]) == ("picture 3", 0.75)
+    new = rows["21.jpg"]
+    assert np.isnan(new["score"]) and np.isnan(new["embedding"]).tolist() == [True] * 3
+    assert (new["text"], len(new["tags"]), len(new["found"]), new["about"]) == ("", 0, 0, None)
+    assert len(list(folder.glob("joined-*.arrow"))) == 1
+    join(folder, table(tmp_path / "more.parquet", shuffled(22), names), replace_fields=True)
+    assert Dataset(folder)["21.jpg"]["text"] == "picture 21"
+    appended(folder, [22])
+    assert Dataset(folder)["21.jpg"]["text"] == "picture 21"
+    assert verify(folder) == []
+
+
+def test_appended_samples_keep_what_they_have_of_a_replaced_field(tmp_path: Path) -> None:
+    folder = tmp_path / "set" / "train"
+    samples = [{"image": encode(photo(n)), "caption": f"old {n}", "name": f"{n}.jpg"} for n in range(4)]
+    gpuload.pack(samples, folder.parent, workers=1, progress=False)
+    rows = pa.table({"path": [f"{n}.jpg" for n in range(4)], "caption": [f"new {n}" for n in range(4)]})
+    pa.parquet.write_table(rows, tmp_path / "t.parquet")
+    join(folder, tmp_path / "t.parquet", replace_fields=True)
+    more = [{"image": encode(photo(9)), "caption": "own", "name": "9.jpg"}]
+    gpuload.pack(more, folder.parent, append=True, workers=1, progress=False)
+    data = Dataset(folder)
+    captions = {row["source"]: row["caption"] for row in (data[number] for number in range(5))}
+    assert captions == {**{f"{n}.jpg": f"new {n}" for n in range(4)}, "9.jpg": "own"}
+
+
+def test_append_is_refused_where_no_value_means_none(folder: Path, tmp_path: Path) -> None:
+    join(folder, table(tmp_path / "t.parquet", shuffled(), ["image_id"]))
+    with pytest.raises(
+        SourceError, match=r"has the joined field 'image_id' \(integers\), which has no value that means none"
+    ):
+        appended(folder, [20])
+    assert verify(folder) == []

@@ -1,0 +1,114 @@
+"""Joined columns of a set to which shards are appended: those of the new samples are empty, as `index --join --missing
+skip` makes them, or what these samples have of a field that a join replaced."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gpuload.disk.index import Index
+from gpuload.disk.joined import joined_schema, open_joined
+from gpuload.disk.manifest import JoinedFile, Manifest
+from gpuload.errors import SourceError
+from gpuload.fields.arrow_arrays import array_of
+from gpuload.fields.captions import JsonKind
+from gpuload.fields.field import Field
+from gpuload.fields.registry import kind_of
+from gpuload.packing.join import write_joined
+
+_JSON_OF_NONE = "null"
+
+
+def check_extendable(split: str, manifest: Manifest, packed: Iterable[str]) -> None:
+    """Raises SourceError if a joined field has no value that means none, and the new samples have no such field.
+
+    Args:
+        split: The name of the split.
+        manifest: Of the split.
+        packed: The fields of the new samples.
+    """
+    has_value = set(packed)
+    for file in manifest.joined:
+        for field in file.fields:
+            if field.name in has_value:
+                continue
+            for kind in kind_of(field).columns(field).values():
+                if _none_of(field, kind) is None:
+                    raise SourceError(
+                        f"--append: {split} has the joined field {field.name!r} ({field.kind}), which has no value "
+                        "that means none, and the new samples lack one. Pack these into a folder of their own, join "
+                        "their fields, and mix the sets"
+                    )
+
+
+def extend_joined(
+    folder: Path,
+    base_folder: Path,
+    base: Manifest,
+    new_shards: Sequence[pa.RecordBatch],
+) -> tuple[JoinedFile, ...]:
+    """Writes files with the joined columns of all shards, and describes them.
+
+    Args:
+        folder: Of the split.
+        base_folder: Holds the joined files of the shards that were there before.
+        base: The manifest of these.
+        new_shards: The rows of the index of each new shard.
+
+    Raises:
+        FormatError: a file is missing or damaged. OSError: one cannot be written.
+    """
+    return tuple(
+        write_joined(
+            folder, file.fields, _batches(file.fields, index, base, new_shards)
+        )
+        for file, index in zip(base.joined, open_joined(base, base_folder), strict=True)
+    )
+
+
+def _batches(
+    fields: Sequence[Field],
+    before: Index,
+    base: Manifest,
+    new_shards: Sequence[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """The joined columns of each shard."""
+    schema = joined_schema(fields)
+    for number in range(len(base.shards)):
+        yield before.shard(number).select(schema.names)
+    for rows in new_shards:
+        columns = [column for field in fields for column in _columns_of(field, rows)]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _columns_of(field: Field, rows: pa.RecordBatch) -> Iterator[pa.Array]:
+    """The columns of a field for new samples: their own, or empty ones."""
+    for name, kind in kind_of(field).columns(field).items():
+        if rows.schema.get_field_index(name) >= 0:
+            yield rows.column(name).cast(kind)
+        else:
+            yield _repeated(_none_of(field, kind), kind, len(rows))
+
+
+def _repeated(value: Any, kind: pa.DataType, count: int) -> pa.Array:
+    """An array of one value."""
+    if pa.types.is_fixed_size_list(kind):
+        size = kind.list_size
+        flat = _repeated(float("nan"), kind.value_type, size * count)
+        return pa.FixedSizeListArray.from_arrays(flat, size)
+    if pa.types.is_floating(kind):
+        return array_of(np.full(count, value, kind.to_pandas_dtype()))
+    return array_of([value] * count, kind)
+
+
+def _none_of(field: Field, kind: pa.DataType) -> Any:
+    """What a column of a field holds for a sample without a value; None if nothing means that."""
+    if pa.types.is_large_string(kind):
+        return _JSON_OF_NONE if field.kind == JsonKind.name else ""
+    if pa.types.is_fixed_size_list(kind):
+        return _none_of(field, kind.value_type)
+    if pa.types.is_floating(kind):
+        return float("nan")
+    return [] if pa.types.is_list(kind) else None
