@@ -3,11 +3,12 @@
     python benchmarks/instructions.py shards/train
     python benchmarks/instructions.py shards/train --libraries x86_64_v2 x86_64_v3 --images 16 --json instructions.json
 
-A random crop of each image is decoded and resized to 224×224 by the library named, in one thread. Two runs of callgrind
-with and without the images give the difference for an image, so that Python's start does not count. Counts are nearly
-the same on a busy machine. They tell how libraries and changes compare, and not how long anything takes: valgrind's
-cache is a model. Misses of the last level are left out, since those of Python's start vary more than an image has.
-valgrind knows no AVX-512, so that the library for x86-64-v4 cannot be counted.
+A random crop of each image is decoded and resized to 224×224 by the library named, in one thread. Two runs of
+callgrind with and without the images give the difference for an image, so that Python's start does not count, but for
+its own variation: two pairs of runs with 4 images were 5 % apart, and more images divide that. They tell how
+libraries and changes compare, and not how long anything takes: valgrind's cache is a model. Misses of the last level
+are left out, since those of Python's start vary more than an image has. valgrind knows no AVX-512, so that the
+library for x86-64-v4 cannot be counted.
 
 Needs valgrind (Debian: valgrind). Exit codes: 0; 2 if it is not there, or a library cannot run in it.
 """
