@@ -290,10 +290,34 @@ class Follower(MovedPicture):
         sizes = drawn.sizes_of(self.name)
         views = []
         for number, view in enumerate(drawn.views_of(self.like)):
+            if self._scale != 1:
+                self._check_scale(drawn, view, leaders, sizes)
             moved = followed(view, leaders, sizes, self._scale, self._form.reach)
             steps = self._steps(drawn, number, view)
             views.append(moved._replace(steps=steps, erased=None, function=None))
         return tuple(views)
+
+    def _check_scale(
+        self, drawn: DrawnViews, view: View, leaders: I64, sizes: I64
+    ) -> None:
+        """Raises ArgumentError where nothing is scaled, and a picture is not `scale` times as large as the other one.
+
+        It would be resized all the same, and be a target that is no longer sharp.
+        """
+        crops = view.crops
+        is_unscaled = (crops.roi_start == 0) & (crops.roi_end == crops.shape)
+        is_unscaled &= crops.shape == crops.own_sizes(view.size)
+        unlike = (np.abs(sizes - leaders * self._scale) >= 1).any(axis=1)
+        wrong = np.flatnonzero(is_unscaled.all(axis=1) & unlike)
+        if len(wrong):
+            row = wrong[0]
+            height, width = sizes[row].tolist()
+            high, wide = leaders[row].tolist()
+            raise ArgumentError(
+                f"{self.name!r} of sample {drawn.samples[row]} is {width} × {height}, and {self.like!r} {wide} × "
+                f"{high}, which scale={self._scale:g} does not tell. Crop or resize them before they are "
+                "packed, give the right scale, or a crop that resizes, such as 'random'"
+            )
 
     def _steps(self, drawn: DrawnViews, number: int, view: View) -> Steps | None:
         if view.steps is None:

@@ -72,6 +72,7 @@ class StoredMember(NamedTuple):
         values: The values of the index columns in `Kind.columns`.
         scale: Of a mask, as of `formats.masks.ClassNumbers`; else "".
         extension: Of the tar member, where it differs between samples, as of pictures; "" for the field's.
+        is_over_white: Of a picture, whether its transparency was laid over white.
     """
 
     content: bytes
@@ -79,6 +80,7 @@ class StoredMember(NamedTuple):
     values: Mapping[str, Any]
     scale: str = ""
     extension: str = ""
+    is_over_white: bool = False
 
 
 class Origin(NamedTuple):

@@ -64,6 +64,7 @@ _COUNT = optional(whole(1, 100_000, "a number of pictures from 1"))
 _LIKE = optional(text("the name of another picture"))
 _SCALE = number(1 / 64, 64, "pixels for each pixel of the other picture, in 1/64..64")
 _INTERPOLATION = optional(member(*get_args(ListInterpolation)))
+LISTS_OF_MASKS = ("mask", "masks")  # what lists of masks are called
 _ANY_NUMBER = "*"  # stands for the number of a picture in the extensions of members
 
 
@@ -433,6 +434,12 @@ class PicturesKind(Kind):
         self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]
     ) -> PixelField:
         pixels = Pixels.of_field(field)
+        if spec is None and field.name in LISTS_OF_MASKS and pixels.channels == 1:
+            raise ArgumentError(
+                f"fields: {field.name!r} is a list of masks, which are not resized as colours are. Request it as "
+                f"Pictures({field.name!r}, like=…, each=gpuload.Mask()) with the list like which it moves; as gray "
+                f"levels it is Pictures({field.name!r})"
+            )
         wanted = _list_spec(field, spec)
         map_spec = wanted.map_spec
         is_colors = map_spec is None

@@ -21,6 +21,9 @@ FLO_START = b"PIEH"  # the float32 202021.25, by which Middlebury's .flo begins
 _MODES_OF_IMAGES = {"1": "L", "L": "L", "P": "RGB", "RGBA": "RGBA", "LA": "RGBA"}
 _NAMES = {("uint8", 1): "L", ("uint8", 3): "RGB", ("uint8", 4): "RGBA"}
 _NAMES |= {("uint16", 1): "I;16", ("float32", 1): "F"}
+_MODES_OF_PNGS = {(8, 0): "L", (8, 2): "RGB", (8, 6): "RGBA", (16, 0): "I;16"}
+_MOST_COLORS = 4  # channels of an array that come first in some programs
+_MOST_CHANNELS_LAST = 16  # of an array whose first side may be channels
 _MOST_FLO_PIXELS = 1 << 28
 _DEEP_PNG = 16  # bits
 _MOST_BANDS = 256  # of a mode
@@ -61,7 +64,20 @@ def as_stored_array(data: bytes | Array) -> bytes | Array:
         data = read_flo(data)
     if isinstance(data, bytes):
         return data
+    _refuse_channels_first(data)
     return _in_stored_type(data)
+
+
+def _refuse_channels_first(array: Array) -> None:
+    """Raises DecodeError for an array (channels, height, width), whose rows would be taken for channels."""
+    if array.ndim != 3:
+        return
+    first, height, width = array.shape
+    if 1 <= first <= _MOST_COLORS and min(height, width) > _MOST_CHANNELS_LAST:
+        raise DecodeError(
+            f"is an array {array.shape}, whose channels come first: give (height, width, channels), as "
+            "array.transpose(1, 2, 0) is"
+        )
 
 
 def _in_stored_type(array: Array) -> Array:
@@ -96,6 +112,23 @@ def mode_of(data: bytes | Array) -> str:
         values = _in_stored_type(_values_of(raster))
     channels = 1 if values.ndim == 2 else values.shape[-1]
     return _NAMES.get((values.dtype.name, channels), f"{values.dtype.name}x{channels}")
+
+
+def mode_by_header(content: bytes) -> str:
+    """The mode of an encoded image, by its header where that tells it.
+
+    Raises:
+        Exception: as `mode_of`.
+    """
+    if content.startswith(jpeg.START):
+        header = jpeg.read_header(content)
+        if header.plain:
+            return "L" if header.gray else "RGB"
+    if content.startswith(png.START):
+        read = png.read_header(content)
+        if read.alike and (read.depth, read.color) in _MODES_OF_PNGS:
+            return _MODES_OF_PNGS[read.depth, read.color]
+    return mode_of(content)
 
 
 class FollowedMode(NamedTuple):
@@ -199,8 +232,11 @@ def _values_of(raster: Raster) -> Array:
 
 
 def common_mode(modes: Iterable[str]) -> str:
-    """The mode that holds all values of pictures of these modes; "" if there is none: RGB holds gray of 8 bits."""
+    """The mode of a field of pictures of these modes; "" if there is none.
+
+    RGB holds gray of 8 bits, and colours whose transparency is laid over white, since others have none.
+    """
     different = set(modes)
-    if different == {"L", "RGB"}:
+    if len(different) > 1 and different <= {"L", "RGB", "RGBA"}:
         return "RGB"
     return different.pop() if len(different) == 1 else ""

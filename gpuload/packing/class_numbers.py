@@ -6,13 +6,11 @@ from typing import NamedTuple
 from PIL import Image
 
 from gpuload.fields.field import Field
-from gpuload.fields.picture_lists import PicturesKind
+from gpuload.fields.picture_lists import LISTS_OF_MASKS, PicturesKind
 from gpuload.formats.masks import class_numbers, has_indices
 from gpuload.packing.image import refuse_size
 from gpuload.packing.options import Encoding
 from gpuload.types import Array
-
-_LISTS_OF_MASKS = ("mask", "masks")
 
 
 class PictureValues(NamedTuple):
@@ -44,7 +42,7 @@ def values_of_picture(
         DecodeError: as `class_numbers`; or it has more pixels than the encoding allows.
     """
     are_indices = has_indices(data)
-    is_list_of_masks = field.kind == PicturesKind.name and field.name in _LISTS_OF_MASKS
+    is_list_of_masks = field.kind == PicturesKind.name and field.name in LISTS_OF_MASKS
     is_asked = field.name in encoding.class_numbers
     if not (is_asked or (is_list_of_masks and are_indices)):
         return PictureValues(data, lost_indices=are_indices)

@@ -24,6 +24,7 @@ from gpuload.fields.kind import StoredMember
 from gpuload.fields.motion import Placement, place
 from gpuload.fields.numbers import npy_header
 from gpuload.formats import (
+    Conversion,
     OpenedFile,
     Raster,
     as_levels,
@@ -32,8 +33,8 @@ from gpuload.formats import (
     is_srgb,
     open_file,
 )
-from gpuload.formats.modes import as_stored_array
-from gpuload.formats.raster import TO_FLOAT32
+from gpuload.formats.modes import as_stored_array, mode_by_header
+from gpuload.formats.raster import OVER_WHITE, TO_FLOAT32
 from gpuload.headers import jpeg, npy, png
 from gpuload.headers.jpeg import ORIENTATION
 from gpuload.kernels.images import decode_rgb
@@ -53,6 +54,8 @@ PNG_WITHOUT_POINTS = (
     "png-without-points"  # what a kept PNG was before it had seek points
 )
 
+# Modes of files that a field of pictures takes: gray as colours, and colours with their transparency over white.
+_HELD = {"L": ("L",), "RGB": ("RGB", "L", "RGBA"), "RGBA": ("RGBA", "RGB", "L")}
 _MAX_SIDE = 65_500  # libjpeg's limit
 _REDUCED = 8  # the factor of the smallest size at which libjpeg decodes
 _MEMORY = Path("/dev/shm")
@@ -191,6 +194,8 @@ def store_picture(
     """
     values = as_stored_array(data)
     pixels = Pixels.of_field(field)
+    if isinstance(values, bytes):
+        _refuse_mode(values, pixels.mode, encoding)
     is_lossy = as_jpeg and not is_raw(field) and pixels in (RGB, GRAY)
     of_field = replace(
         encoding,
@@ -218,7 +223,30 @@ def store_picture(
         height: stored.height,
         points: stored.points or b"",
     }
-    return StoredMember(stored.data, stored.header, columns, extension=stored.member)
+    return StoredMember(
+        stored.data,
+        stored.header,
+        columns,
+        extension=stored.member,
+        is_over_white=OVER_WHITE in stored.remarks,
+    )
+
+
+def _refuse_mode(data: bytes, mode: str, encoding: Encoding) -> None:
+    """Raises DecodeError if a file holds values that the pictures of its field have no place for."""
+    if mode not in _HELD:  # of other modes, the conversion refuses what it changes
+        return
+    try:
+        width, height = open_file(data, Conversion(1, "uint16", "I;16")).size
+        is_small = width * height <= encoding.max_pixels
+        own_mode = mode_by_header(data) if is_small else mode
+    except Exception:  # it is damaged, or none, which storing it tells
+        return
+    if own_mode not in _HELD[mode]:
+        raise DecodeError(
+            f"is of mode {own_mode}, and its field of mode {mode}, which does not hold its values: convert it, or pack "
+            "it under another name"
+        )
 
 
 def _with_points(stored: StoredImage, encoding: Encoding) -> StoredImage:

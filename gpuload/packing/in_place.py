@@ -12,11 +12,9 @@ from gpuload.fields.field import Field
 from gpuload.fields.images import MaskKind, Pixels, picture_columns
 from gpuload.fields.picture_lists import PicturesKind, any_member, list_columns
 from gpuload.fields.pictures import PictureKind
-from gpuload.formats.modes import common_mode, mode_of
-from gpuload.headers import jpeg, png
+from gpuload.formats.modes import common_mode
 from gpuload.sources.tars import list_ends, list_field, numbered_picture
 
-_MODES_OF_PNGS = {(8, 0): "L", (8, 2): "RGB", (8, 6): "RGBA", (16, 0): "I;16"}
 _ENCODED = ("L", "RGB", "RGBA", "I;16")  # modes of what a loader decodes from a file
 
 
@@ -59,23 +57,6 @@ def members_of_pictures(
         elif name and member != image:
             single[name] = member
     return single, lists
-
-
-def mode_by_header(content: bytes) -> str:
-    """The mode of an encoded image, by its header where that tells it.
-
-    Raises:
-        Exception: as `mode_of`.
-    """
-    if content.startswith(jpeg.START):
-        header = jpeg.read_header(content)
-        if header.plain:
-            return "L" if header.gray else "RGB"
-    if content.startswith(png.START):
-        read = png.read_header(content)
-        if read.alike and (read.depth, read.color) in _MODES_OF_PNGS:
-            return _MODES_OF_PNGS[read.depth, read.color]
-    return mode_of(content)
 
 
 def fields_of_pictures(samples: Sequence[PicturesOfSample]) -> tuple[Field, ...]:

@@ -73,6 +73,7 @@ from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import index_schema
 from gpuload.fields.rows import flat, lengths_of
 from gpuload.formats import Conversion, converted, open_file
+from gpuload.formats.modes import mode_by_header
 from gpuload.headers import jpeg, png
 from gpuload.headers.jpeg import upright_size
 from gpuload.machine.limits import count_cores
@@ -83,7 +84,6 @@ from gpuload.packing.in_place import (
     columns_of_pictures,
     fields_of_pictures,
     members_of_pictures,
-    mode_by_header,
     pictures_in,
 )
 from gpuload.packing.output import as_line, cannot_write, describe, write_lines

@@ -66,6 +66,9 @@ COLOURS_OF_PALETTES = (
     "pictures in {0!r} with a palette or fewer than 8 bits: {{}}, packed as they are shown; --class-numbers {0} packs "
     "their numbers, for masks and ids"
 )
+OVER_WHITE_IN = (
+    "pictures in {0!r} with transparency: {{}}, laid over white, as others have none"
+)
 _NO_SLUG = re.compile(r"[^A-Za-z0-9_]+")
 _WRITE_BACK_BYTES = 8 << 20
 
@@ -536,16 +539,23 @@ class _Packing:
         try:
             values = values_of_picture(value, field, encoding)
             stored = store_picture(values.data, field, encoding)
+            is_over_white = stored.is_over_white
             if encoding.size is not None:
                 stored = resized_picture(stored, field, encoding, of_image)
         except DecodeError as error:
             raise DecodeError(f"its {field.name!r} {error}") from None
+        if is_over_white:
+            self._remark(OVER_WHITE_IN, field)
+        if values.lost_indices:
+            self._remark(COLOURS_OF_PALETTES, field)
         if values.scale:
             self.report.scales[f"{field.name}: {values.scale}"] += 1
-        if values.lost_indices:
-            name = field.name.replace("{", "{{").replace("}", "}}")
-            self.report.remarks[COLOURS_OF_PALETTES.format(name)] += 1
         return stored
+
+    def _remark(self, sentence: str, field: Field) -> None:
+        """Counts a picture of a field for a sentence with its name."""
+        name = field.name.replace("{", "{{").replace("}", "}}")
+        self.report.remarks[sentence.format(name)] += 1
 
     def _add(
         self, values: dict[str, Any], image: StoredImage, stored: "list[Stored]"

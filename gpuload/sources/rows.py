@@ -223,13 +223,13 @@ class _RowReader:
         return chain(held, rows)
 
     def _empty_lists(self, row: Any) -> set[str]:
-        """The entries of a row that are empty lists, of which neither their names nor the source tell the kind."""
+        """The entries of a row that are empty lists, or None, of whose kind neither their names nor the source tell."""
         if not isinstance(row, Mapping):
             return set()
         return {
             name
             for name, value in row.items()
-            if isinstance(value, list | tuple)
+            if (value is None or isinstance(value, list | tuple))
             and not value
             and name not in (*_RESERVED, *self._by_key, *self._told.kinds)
         }
@@ -291,6 +291,7 @@ class _RowReader:
         """Raises SourceError if this is not a dict with an image, its labels are invalid, or it has other fields than
         the rows before."""
         if self._number == 0 and isinstance(row, Mapping):
+            self._refuse_strangers(row)
             self._find_image(row)
         has_image = isinstance(row, Mapping) and (self._first_of or self.image) in row
         if not has_image:
@@ -298,6 +299,7 @@ class _RowReader:
             advice = 'Give a dict such as {"image": image, "label": label}'
             if isinstance(row, Mapping):
                 fault = f"has only {sorted(map(str, row))}"
+                advice += ', and {"images": []} where there is no picture'
                 empty = sorted(map(str, self._empty_lists(row)))
                 if empty:
                     advice += f"; if {empty[0]!r} is a list of pictures, pictures=[{empty[0]!r}] tells it"
@@ -317,6 +319,16 @@ class _RowReader:
                 "Give every sample the same fields",
             )
 
+    def _refuse_strangers(self, row: "Row") -> None:
+        """Raises SourceError if the user names pictures that samples do not have."""
+        for name, kind in self._told.kinds.items():
+            if kind in _OF_PICTURES and name not in row:
+                names = some_of(sorted(map(str, row)), 8)
+                raise self._error(
+                    f"has no {name!r}, which is named as a picture; its entries are {names}",
+                    "Correct the name",
+                )
+
     def _find_image(self, row: "Row") -> None:
         """Finds the sample's image: the entry "image", or the first that is a picture, or the first of a list."""
         if "image" in row:
@@ -324,7 +336,8 @@ class _RowReader:
         for name, value in row.items():
             told_kind = self._told.kinds.get(name)
             is_named = name in _RESERVED or name in self._by_key
-            is_list = _PICTURE.with_others(name, row) == PicturesKind.name
+            has_list = _PICTURE.with_others(name, row) == PicturesKind.name
+            is_list = has_list or name in self._lists
             if told_kind in _OF_PICTURES or (not told_kind and not is_named):
                 kind = _PICTURES if is_list else _PICTURE
                 is_told = bool(told_kind) or name in self._lists
@@ -369,9 +382,9 @@ class _RowReader:
             companions.update(kind.companions(name))
         return {name: kind for name, kind in kinds.items() if name not in companions}
 
-    def _stored_list(self, values: Sequence[Any]) -> list[Ref]:
-        """The references to the pictures of a list."""
-        return [self._stored(value, PictureKind.name) for value in values]
+    def _stored_list(self, values: Sequence[Any] | None) -> list[Ref]:
+        """The references to the pictures of a list; None is an empty one."""
+        return [self._stored(value, PictureKind.name) for value in values or ()]
 
     def _stored(self, value: Any, kind: str) -> Ref:
         """The reference to a value, which is spooled unless it is one already."""
@@ -391,9 +404,7 @@ class _RowReader:
                 )
             with readable(value, f"the {kind} of sample {self._number}"):
                 return read_file(value)
-        if value is None:
-            advice = 'Leave it out, or give lists of pictures, {"images": []} where there is none'
-            raise self._error(f"has None for its {kind}", advice)
+        self._refuse_no_picture(value, kind)
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value)
         if isinstance(value, Image.Image):
@@ -419,6 +430,17 @@ class _RowReader:
         if kind == "image" and not self._source.options.as_stored:
             array = as_levels(array)
         return _npy_bytes(array)
+
+    def _refuse_no_picture(self, value: Any, kind: str) -> None:
+        """Raises SourceError if the value is None, or a list of pictures in place of an image."""
+        is_list = isinstance(value, list | tuple)
+        if kind == "image" and is_list and (not value or _PICTURES.claims(value)):
+            raise self._error(
+                "has a list of pictures as its image", "Call the list 'images'"
+            )
+        if value is None:
+            advice = 'Leave it out, or give lists of pictures, {"images": []} where there is none'
+            raise self._error(f"has None for its {kind}", advice)
 
     def _blob_of_picture(self, picture: Image.Image) -> bytes:
         """A PIL image, converted as a file of the same values is; or the reason why it cannot be."""
@@ -525,7 +547,7 @@ def _blob_of_mask(picture: Image.Image) -> bytes:
     except DecodeError as error:
         return _REFUSED + str(error).encode()
     file = io.BytesIO()
-    picture.save(file, "PNG" if picture.mode == "P" else "TIFF")
+    picture.save(file, "PNG" if picture.mode in ("P", "RGBA", "LA") else "TIFF")
     return file.getvalue()
 
 

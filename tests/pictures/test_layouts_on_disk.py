@@ -308,7 +308,7 @@ def test_pictures_of_one_sample_are_not_packed_as_samples(tmp_path: Path) -> Non
     advice = r"'cat/0.depth.png' lies beside 'cat/0.jpg'.*--picture depth='{label}/\*.depth.png'"
     with pytest.raises(SourceError, match=advice):
         gpuload.pack(tmp_path / "in", tmp_path / "out", progress=False)
-    report = gpuload.pack(tmp_path / "in", tmp_path / "out", from_="folder", workers=1, progress=False)
+    report = gpuload.pack(tmp_path / "in", tmp_path / "out", from_="folder", mode="RGB", workers=1, progress=False)
     assert report.images == 2 * COUNT
 
 
