@@ -30,9 +30,9 @@ typedef struct {
     I16x16 above;              // of the last step
 } Pixels;
 
-static inline I16x16 widened(U8x16 bytes) { return (I16x16)__builtin_convertvector(bytes, U16x16); }
+INLINED I16x16 widened(U8x16 bytes) { return (I16x16)__builtin_convertvector(bytes, U16x16); }
 
-static inline I16x16 load_pixels(const FilteredRows *rows, Wave wave, int64_t at) {
+INLINED I16x16 load_pixels(const FilteredRows *rows, Wave wave, int64_t at) {
     int64_t pixel_bytes = rows->pixel_bytes;
     if (wave == FOUR_ROWS) {
         U32x4 words;
@@ -49,7 +49,7 @@ static inline I16x16 load_pixels(const FilteredRows *rows, Wave wave, int64_t at
     return widened((U8x16)words);
 }
 
-static inline void store_pixels(const FilteredRows *rows, Wave wave, int64_t at, I16x16 pixels) {
+INLINED void store_pixels(const FilteredRows *rows, Wave wave, int64_t at, I16x16 pixels) {
     U8x16 bytes = __builtin_convertvector((U16x16)pixels, U8x16);
     int64_t pixel_bytes = rows->pixel_bytes;
     for (int row = 0; row < (int)wave; row++) {
@@ -65,7 +65,7 @@ static inline void store_pixels(const FilteredRows *rows, Wave wave, int64_t at,
 }
 
 // The pixels above those of this step: of the row before all, and of the other rows two steps ago.
-static inline I16x16 pixels_above(const FilteredRows *rows, Wave wave, int64_t at, I16x16 before_last) {
+INLINED I16x16 pixels_above(const FilteredRows *rows, Wave wave, int64_t at, I16x16 before_last) {
     U64x2 word = {load_little_endian(rows->above + at), 0};
     I16x16 first = widened((U8x16)word);
     if (wave == FOUR_ROWS)
@@ -73,12 +73,12 @@ static inline I16x16 pixels_above(const FilteredRows *rows, Wave wave, int64_t a
     return __builtin_shufflevector(first, before_last, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
 }
 
-static inline I16x16 chosen(I16x16 condition, I16x16 yes, I16x16 no) { return (condition & yes) | (~condition & no); }
+INLINED I16x16 chosen(I16x16 condition, I16x16 yes, I16x16 no) { return (condition & yes) | (~condition & no); }
 
 // The one of the three that is nearest to left + above - corner, in this order where several are. With `turn` = 3 corner -
 // (left + above): the smaller of left and above is the nearest if turn is not below the larger one, and the larger one if
 // turn is not above the smaller one.
-static inline I16x16 paeth(I16x16 left, I16x16 above, I16x16 corner, I16x16 three_corners) {
+INLINED I16x16 paeth(I16x16 left, I16x16 above, I16x16 corner, I16x16 three_corners) {
     I16x16 turn = three_corners - (left + above);
     I16x16 smaller = __builtin_elementwise_min(left, above);
     I16x16 larger = __builtin_elementwise_max(left, above);
@@ -89,7 +89,7 @@ static inline I16x16 paeth(I16x16 left, I16x16 above, I16x16 corner, I16x16 thre
 // How the rows are filtered: all by Paeth; without averages; in any way.
 typedef enum { ALL_PAETH, NO_AVERAGES, ANY } Mixture;
 
-static inline Pixels step(const FilteredRows *rows, Wave wave, Mixture mixture, const Uses *uses, int64_t at, Pixels pixels) {
+INLINED Pixels step(const FilteredRows *rows, Wave wave, Mixture mixture, const Uses *uses, int64_t at, Pixels pixels) {
     I16x16 above = pixels_above(rows, wave, at, pixels.before_last);
     I16x16 left = pixels.last;
     I16x16 corner = pixels.above;
@@ -109,7 +109,9 @@ static inline Pixels step(const FilteredRows *rows, Wave wave, Mixture mixture, 
     return (Pixels){next, pixels.last, above};
 }
 
-static inline void run_wave(const FilteredRows *rows, Wave wave, Mixture mixture, const Uses *uses) {
+// A copy of the rows, whose address nobody has, so that their places stay in registers while pixels are written.
+INLINED void run_wave(FilteredRows copy, Wave wave, Mixture mixture, const Uses *uses) {
+    const FilteredRows *rows = &copy;
     int64_t lanes = LANES / wave;
     int64_t begun = LAG * (wave - 1);  // steps after which all rows have begun
     int64_t steps = rows->pixels + begun;
@@ -128,13 +130,13 @@ static inline void run_wave(const FilteredRows *rows, Wave wave, Mixture mixture
     }
 }
 
-static inline void run_mixture(const FilteredRows *rows, Wave wave, Mixture mixture, const Uses *uses) {
+INLINED void run_mixture(const FilteredRows *rows, Wave wave, Mixture mixture, const Uses *uses) {
     if (mixture == ALL_PAETH)
-        run_wave(rows, wave, ALL_PAETH, uses);
+        run_wave(*rows, wave, ALL_PAETH, uses);
     else if (mixture == NO_AVERAGES)
-        run_wave(rows, wave, NO_AVERAGES, uses);
+        run_wave(*rows, wave, NO_AVERAGES, uses);
     else
-        run_wave(rows, wave, ANY, uses);
+        run_wave(*rows, wave, ANY, uses);
 }
 
 // Rows without a chain of dependent pixels: not filtered, or by Up.
