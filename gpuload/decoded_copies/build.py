@@ -51,14 +51,13 @@ from gpuload.packing.output import describe
 from gpuload.packing.plan import shard_name
 from gpuload.store.cache import CACHE_SIZE, CachePart
 from gpuload.store.files import locked, write_atomically
-from gpuload.types import I64
+from gpuload.types import F64, I64
 
 _VERSION = 1  # of the bytes of copies: another one makes them anew
 _POLL_S = 0.05  # while other processes make shards
 _FINISH_S = 600  # to wait for another process that writes the index
-_STUCK_S = (
-    300  # to wait for other processes that make shards, while none of these grows
-)
+# To wait for other processes that make shards, while none of these grows.
+_STUCK_S = 300
 # What is there beside the data: of a member, its header, what it is filled up with, and its line in DALI's index; of a
 # shard, its end and its part of index and manifest; of a set, what each has.
 _MEMBER_BYTES = 2 * member_span(0) + 256
@@ -120,17 +119,8 @@ def decoded(
     """
     assert not isinstance(limit, str)  # the rule gives a number
     _refuse(dataset, size)
-    sides = None if size is None else (size, size)
-    encoding = Encoding(
-        encode="raw",
-        mode=dataset.manifest.pixels.mode,
-        size=sides,
-        fit=fit if size is not None else "shortest",
-        max_pixels=dataset.max_pixels,
-    )
     resized = "" if size is None else f"{size} {fit}"
     selected = np.unique(dataset.stored_samples(np.arange(len(dataset))))
-    copied = CopiedFrom(dataset.manifest.fingerprint, resized, None)
     copies = CopiesFolder(folder, limit)
 
     def describe_copy() -> CopyFacts:
@@ -138,10 +128,10 @@ def decoded(
         return CopyFacts(str(dataset.folder), len(selected), resized, size_bytes)
 
     path = copies.hold(_name_of(dataset, selected, resized), describe_copy)
-    count = threads or count_threads(find_ranks(None, None))
-    plan = plan_copy(dataset, encoding)
+    copied = CopiedFrom(dataset.manifest.fingerprint, resized, None)
+    plan = plan_copy(dataset, _encoding_of(dataset, size, fit))
     building = _Building(plan, path, copied, selected)
-    building.run(count, watch)
+    building.run(threads or count_threads(find_ranks(None, None)), watch)
     copy = Dataset(path, verify=dataset.verify, max_pixels=dataset.max_pixels)
     return selected_as(copy, dataset)
 
@@ -171,6 +161,16 @@ def _refuse(dataset: Dataset, size: int | None) -> None:
                 f"decoded(size={size}): {dataset.folder} has further pictures ({field.name!r}), whose values may "
                 "change with their size. Leave size out, or pack the set with --size and --resize"
             )
+
+
+def _encoding_of(dataset: Dataset, size: int | None, fit: CopyFit) -> Encoding:
+    """How images are stored in a copy."""
+    mode = dataset.manifest.pixels.mode
+    most = dataset.max_pixels
+    if size is None:
+        return Encoding(encode="raw", mode=mode, max_pixels=most)
+    sides = (size, size)
+    return Encoding(encode="raw", mode=mode, max_pixels=most, size=sides, fit=fit)
 
 
 def _name_of(dataset: Dataset, selected: I64, resized: str) -> str:
@@ -204,9 +204,7 @@ def _count_bytes(
         sides = [numbers_of(rows.column(side)) for side in ("width", "height")]
         sizes = np.stack(sides, axis=1).astype(np.float64)
         if size is not None:
-            meant = sizes.min(axis=1) if fit == "shortest" else sizes.max(axis=1)
-            ratios = np.minimum(1, size / np.maximum(1, meant))
-            sizes = np.maximum(1, np.rint(sizes * ratios[:, None]))
+            sizes = _resized(sizes, size, fit)
         pixels = np.where(np.isin(numbers, selected), sizes.prod(axis=1), 1)
         total += int(pixels.sum()) * pixel_bytes
         total += rows.num_rows * (1 + len(others)) * _MEMBER_BYTES + _SHARD_BYTES
@@ -215,6 +213,13 @@ def _count_bytes(
                 total += int(numbers_of(rows.column(field.bytes_column)).sum())
         total += 2 * rows.nbytes  # in the index, and before in files of their own
     return total
+
+
+def _resized(sizes: F64, size: int, fit: CopyFit) -> F64:
+    """float64 (N, 2): the sizes of images, resized as `place` resizes each."""
+    meant = sizes.min(axis=1) if fit == "shortest" else sizes.max(axis=1)
+    ratios = np.minimum(1, size / np.maximum(1, meant))
+    return np.maximum(1, np.rint(sizes * ratios[:, None]))
 
 
 class _Building:
@@ -238,7 +243,8 @@ class _Building:
         self._stop = threading.Event()
         self._running: dict[Future[None], int] = {}
         self._missing_before: list[int] = []
-        self._progress = 0  # of all processes, and when it was seen to change
+        # Of all processes: the sizes of what is being made and what is missing; and when it was seen to change.
+        self._progress: tuple[dict[str, int], list[int]] = ({}, [])
         self._progress_s = time.monotonic()
 
     def run(self, threads: int, watch: Watch) -> None:
@@ -307,7 +313,7 @@ class _Building:
     def _refuse_to_wait_for_ever(self) -> None:
         """Raises OutputError where other processes hold all shards that are missing, and write nothing."""
         sizes = {path.name: _size_of(path) for path in self._folder.glob("*.part")}
-        progress = hash((*sizes.items(), len(self._missing())))
+        progress = (sizes, self._missing())
         now = time.monotonic()
         if progress != self._progress:
             self._progress = progress

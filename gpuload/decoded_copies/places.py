@@ -30,6 +30,7 @@ from gpuload.store.url import refuse_urls
 _ROOM = "gpuload-decoded-1"
 _FACTS_NAME = "copy.json"
 _IN_USE = "in-use"
+_REMOVED = ".removed"
 _LOCK_S = 600  # to wait for the lock: a process that holds it may be removing a copy
 _POLL_S = 0.01
 _FREE_SHARE = 0.9  # of what is free, where no limit is given
@@ -123,6 +124,8 @@ class CopiesFolder:
         """The copies, the one that was used last at the end."""
         copies = list[DecodedCopy]()
         for path in self.root.glob(f"*/{_FACTS_NAME}"):
+            if path.parent.suffix == _REMOVED:
+                continue
             with suppress(OSError, ValueError, TypeError):
                 facts = CopyFacts(**json.loads(path.read_text()))
                 is_whole = (path.parent / FILE_NAME).exists()
@@ -203,7 +206,7 @@ class CopiesFolder:
             if not names:
                 chosen = [copy for copy in copies.values() if not copy.in_use()]
             for copy in chosen:
-                shutil.rmtree(copy.folder)
+                _delete(copy.folder)
         return chosen
 
     def _make_room(self, facts: CopyFacts) -> None:
@@ -218,16 +221,18 @@ class CopiesFolder:
             rest = free + sum(copy.written() for copy in removable)
             if facts.bytes > rest:
                 break  # nothing is gained by removing them
-            shutil.rmtree(removable.pop(0).folder)
+            _delete(removable.pop(0).folder)
             free = self.free()
         if facts.bytes > free:
-            what = "limit" if self.limit is not None else "free"
+            room = f"{self.folder} has room for {decimal(free)}"
+            remedy = "free some of it"
+            if self.limit is not None:
+                room = f"{room} by its limit"
+                remedy = "a larger limit="
             raise ArgumentError(
                 f"decoded: a copy of {facts.samples:,} samples of {facts.of} takes {decimal(facts.bytes)} "
-                f"({facts.bytes:,} bytes), and {self.folder} has room for {decimal(free)}"
-                f"{' by its limit' if what == 'limit' else ''}. Give a smaller size=, a selection of the samples, "
-                f"another folder=, or {'a larger limit=' if what == 'limit' else 'free some of it'}; "
-                "`python -m gpuload decoded` lists copies and removes them"
+                f"({facts.bytes:,} bytes), and {room}. Give a smaller size=, a selection of the samples, another "
+                f"folder=, or {remedy}; `python -m gpuload decoded` lists copies and removes them"
             )
 
     @contextmanager
@@ -237,8 +242,17 @@ class CopiesFolder:
         )
         try:
             with locked(self.root / "lock", _LOCK_S, stuck):
+                for left in self.root.glob(f"*{_REMOVED}"):  # by a killed process
+                    shutil.rmtree(left)
                 yield
         except OSError as error:
             raise OutputError(
                 f"{self.root}: cannot be written ({error.strerror}). Check the folder and its disk"
             ) from None
+
+
+def _delete(folder: Path) -> None:
+    """Removes a copy. It loses its name first, so that nobody takes what a killed process has left for a copy."""
+    removed = folder.with_suffix(_REMOVED)
+    folder.rename(removed)
+    shutil.rmtree(removed)

@@ -159,6 +159,26 @@ def test_the_copy_that_was_used_longest_ago_makes_room(packed: Path, tmp_path: P
     assert [copy.folder for copy in places.CopiesFolder(tmp_path)] == [first, third]
 
 
+def test_a_removal_that_was_interrupted(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it left is no copy, and goes."""
+    first = gpuload.decoded(gpuload.Dataset(packed), 20, folder=tmp_path)
+    places._held.popitem()[1].close()
+
+    def interrupt(folder: Path) -> None:
+        next(folder.glob("*.tar")).unlink()
+        raise KeyboardInterrupt
+
+    copies = places.CopiesFolder(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(places.shutil, "rmtree", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            copies.remove([])
+    assert list(copies) == []
+    again = gpuload.decoded(gpuload.Dataset(packed), 20, folder=tmp_path)
+    assert again.manifest == first.manifest
+    assert sorted(path.name for path in copies.root.iterdir()) == sorted([Path(again.folder).name, "lock"])
+
+
 def test_command(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = ["--folder", str(tmp_path)]
     assert main(["decoded", str(packed), "--size", "40", *folder]) == 0
