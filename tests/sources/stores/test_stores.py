@@ -668,6 +668,49 @@ def test_a_damaged_image_of_squashfs(tmp_path: Path) -> None:
     assert "set.squashfs: cannot be read as SquashFS" in ran.stderr
 
 
+def arrow_without_rows(path: Path) -> None:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, labelled_table().schema):
+        pass
+
+
+def cut_arrow(path: Path) -> None:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, labelled_table().schema) as writer:
+        writer.write_table(labelled_table())
+    path.write_bytes(path.read_bytes()[:-400])
+
+
+def lance_of_zeros(path: Path) -> None:
+    lance = pytest.importorskip("lance", reason="pylance is not installed")
+    lance.write_dataset(labelled_table(), str(path))
+    for manifest in (path / "_versions").glob("*.manifest"):
+        manifest.write_bytes(bytes(len(manifest.read_bytes())))
+
+
+def duckdb_of_texts(path: Path) -> None:
+    pytest.importorskip("duckdb", reason="duckdb is not installed")
+    path.write_bytes(b"no database" * 1000)
+
+
+# What once ended in an exception of the package that reads it; fuzzing found each.
+FOREIGN: dict[str, tuple[Callable[[Path], None], str]] = {
+    "set.arrow": (arrow_without_rows, "holds no sample"),
+    "cut.arrow": (cut_arrow, "cannot be read as"),
+    "set.lmdb": (lambda path: lmdb_of(path, [(b"0", b"\x82\xa5image\xc4\xff")]) and None, "sample '0'|'0'"),
+    "empty.lmdb": (lambda path: lmdb_of(path, []) and None, "holds no sample"),
+    "set.lance": (lance_of_zeros, "cannot be read as|holds no sample"),
+    "set.duckdb": (duckdb_of_texts, "cannot be read as"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_errors_of_the_packages_that_read_stores_are_refusals(pack: Pack, tmp_path: Path, name: str) -> None:
+    write, message = FOREIGN[name]
+    write(tmp_path / name)
+    with pytest.raises(SourceError, match=message) as refused:
+        pack(tmp_path / name)
+    assert name in str(refused.value)
+
+
 def test_the_command_names_the_sources_and_refuses_what_is_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
