@@ -101,10 +101,13 @@ def shown_window(work: Work, height: int, width: int) -> tuple[int, int, int, in
 
 
 def decode_by_imagecodecs(encoded: bytes) -> np.ndarray:
-    """uint8 (height, width, 3): JPEGs and PNGs of 8-bit colours by imagecodecs, which releases Python's lock."""
+    """uint8 (height, width, 3): JPEGs, PNGs and WebPs of 8-bit colours by imagecodecs, which releases Python's lock."""
     import imagecodecs
 
-    decode = imagecodecs.jpeg8_decode if is_jpeg(encoded) else imagecodecs.png_decode
+    if is_jpeg(encoded):
+        return np.asarray(imagecodecs.jpeg8_decode(encoded))
+    is_webp = encoded[8:12] == b"WEBP"
+    decode = imagecodecs.webp_decode if is_webp else imagecodecs.png_decode
     return np.asarray(decode(encoded))
 
 

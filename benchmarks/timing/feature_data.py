@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,15 @@ import numpy as np
 from PIL import Image, ImageChops
 
 import gpuload
+from timing.lossless import BANDS
 from timing.stored import stored_images
 from timing.work import Work
 
 _MOST = 1024  # images of a set whose images are encoded anew
+_MOST_PIXELS = 400_000_000
+_SCENES = 512
+# Tags of GeoTIFF: pixels of 10 m, and where the first one lies.
+_PLACE = [(33550, "d", 3, (10, 10, 0)), (33922, "d", 6, (0, 0, 0, 500_000, 5e6, 0))]
 _CAPTIONS = 5
 _WORDS = 12
 
@@ -29,6 +35,10 @@ def prepare(work: Work, folder: Path, name: str) -> None:
         "two-jpegs": lambda: (_with_right_view(work.folder), {}),
         "depth": lambda: (_with_depth(work.folder), {}),
         "mask": lambda: (_with_mask(work.folder), {}),
+        "bands": lambda: (_scenes(work, folder / "files"), {}),
+        "webp": lambda: (_as_webp(work.folder), {"keep": "webp"}),
+        "png-unscaled": lambda: (_as_rgb_png(work.folder), {}),
+        "png-points": lambda: (_as_rgb_png(work.folder), {"png": "points"}),
     }[name]()
     gpuload.pack(samples, folder / "set", workers=1, progress=False, **settings)  # type: ignore[arg-type]
 
@@ -111,6 +121,52 @@ def _as_png(folder: Path, is_sixteen: bool) -> Iterator[dict[str, Any]]:
         file = io.BytesIO()
         image.save(file, "PNG")
         yield {"image": file.getvalue(), "label": number % 10}
+
+
+def _as_webp(folder: Path) -> Iterator[dict[str, Any]]:
+    """The photos as WebP without losses, as Pillow writes it."""
+    for number, data in enumerate(islice(stored_images(folder), _MOST)):
+        file = io.BytesIO()
+        Image.open(io.BytesIO(data)).convert("RGB").save(file, "WEBP", lossless=True)
+        yield {"image": file.getvalue(), "label": number % 10}
+
+
+def _as_rgb_png(folder: Path) -> Iterator[dict[str, Any]]:
+    """The photos as PNGs, as Pillow writes them; large ones are fewer."""
+    pixels_left = _MOST_PIXELS
+    for number, data in enumerate(islice(stored_images(folder), _MOST)):
+        photo = Image.open(io.BytesIO(data))
+        pixels_left -= photo.width * photo.height
+        if pixels_left < 0:
+            return
+        if photo.format != "PNG":
+            data = _png(np.asarray(photo.convert("RGB")))
+        yield {"image": data, "label": number % 10}
+
+
+def _scenes(work: Work, folder: Path) -> Path:
+    """Scenes of 64×64 or 256×256 pixels as Sentinel-2 has them, smooth with noise: a folder of GeoTIFFs, compressed as
+    GDAL does with a predictor."""
+    import tifffile
+
+    side = 64 if work.size <= 64 else 256
+    noise = np.random.default_rng(0)
+    for number, data in enumerate(islice(stored_images(work.folder), _SCENES)):
+        gray = Image.open(io.BytesIO(data)).convert("L").resize((side, side))
+        smooth = np.asarray(gray, np.float32)[..., None] * np.linspace(2, 16, BANDS)
+        values = smooth + 400 + noise.normal(0, 20, smooth.shape)
+        path = folder / f"{number % 10}" / f"{number:06d}.tif"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tifffile.imwrite(
+            path,
+            values.clip(0, 65_535).astype(np.uint16),
+            photometric="minisblack",
+            planarconfig="contig",
+            compression="zlib",
+            predictor=2,
+            extratags=_PLACE,
+        )
+    return folder
 
 
 def _with_right_view(folder: Path) -> Iterator[dict[str, Any]]:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from timing import gray, pairs, recipes
+from timing import gray, lossless, pairs, recipes
 from timing.work import Batches, Open, Work
 
 
@@ -25,7 +25,7 @@ class Variant:
     simple. without: the variant that it is compared with; "": the usual loader. data: the set that is made for it, in
     `timing.feature_data`; "": the one that is measured. raw: whether the DataLoader loads raw pixels. package: that
     the DataLoader needs. channels, one_size: of its batches, as of a `Contender`. peers: other loaders that do the
-    same: name, that of the one without it, and how it is opened.
+    same: name, what it is compared with, such as the one without it, and how it is opened.
     """
 
     what: str
@@ -209,6 +209,11 @@ BASES = {
         _torchs("texts"),
         data="texts",
     ),
+    "png-unscaled": Variant(
+        "PNGs, crops that are not scaled",
+        lossless.unscaled(3),
+        data="png-unscaled",
+    ),
     "mixture": Variant("a mixture of two sets", _mixed("shuffled"), _torchs("mixture")),
     "one-of-two": Variant(
         "the first of two JPEGs",
@@ -360,6 +365,49 @@ FEATURES = {
         data="mask",
         peers=_pair_peers("mask", "mask"),
     ),
+    "bands": Variant(
+        "GeoTIFFs of 13 bands of uint16, crops that are not scaled",
+        lossless.unscaled(lossless.BANDS),
+        data="bands",
+        channels=lossless.BANDS,
+        peers=[
+            (
+                "rasterio",
+                "gpuload+bands",
+                partial(lossless.open_rasterio, data="bands"),
+            )
+        ],
+    ),
+    "webp": Variant(
+        "lossless WebP",
+        dataloader=_torchs("of_mode", "RGB", "webp"),
+        data="webp",
+        peers=[
+            (
+                decoder,
+                "gpuload+webp",
+                partial(lossless.open_decoder, data="webp", decoder=name),
+            )
+            for decoder, name in (
+                ("opencv", "simplejpeg"),
+                ("imagecodecs", "imagecodecs"),
+            )
+        ],
+    ),
+    "png-points": Variant(
+        "PNGs with seek points, crops that are not scaled",
+        lossless.unscaled(3),
+        without="png-unscaled",
+        data="png-points",
+        peers=[
+            (
+                decoder,
+                "gpuload+png-points",
+                partial(lossless.open_unscaled, data="png-points", decoder=decoder),
+            )
+            for decoder in ("opencv", "imagecodecs")
+        ],
+    ),
     "stratified": Variant(
         "the shares of two sets in each batch",
         _mixed("stratified"),
@@ -403,6 +451,7 @@ _PACKAGES = {
     "albumentations": "albumentations",
     "opencv": "cv2",
     "imagecodecs": "imagecodecs",
+    "rasterio": "rasterio",
 }
 
 

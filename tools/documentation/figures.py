@@ -243,6 +243,18 @@ PNGS = {
     "500-px": "500×375",
     "1920-px": "1920×1280, batches of 4",
 }
+LOSSLESS = {
+    "lossless-2-cores-64-px": "; 64×64, batches of 100",
+    "lossless-2-cores-256-px": "; 224×224 of 256×256, batches of 20",
+    "lossless-2-cores-1920-px": "; 224×224 of 1920×1280",
+    "lossless-2-cores": "; 500×375 to 224×224",
+}
+LOSSLESS_PEERS = {
+    "torch": "DataLoader, Pillow",
+    "opencv": "DataLoader, OpenCV",
+    "imagecodecs": "DataLoader, imagecodecs",
+    "rasterio": "DataLoader, rasterio",
+}
 GRAY_PNGS = "16-bit"  # its record is that of the pairs
 PNG_LOADERS = {
     "gpuload": "gpuload",
@@ -368,6 +380,34 @@ def pngs() -> str:
     rows.append(["gray of 16 bits, 500×375: images/s", f"**{rates[0]}**", *rates[1:]])
     rows.append(["CPU ms an image", *cpu])
     return table(["PNGs", *PNG_LOADERS.values()], rows)
+
+
+def lossless() -> str:
+    """Bands, lossless WebP and crops with seek points: images/s, times each peer, and processor time for each image."""
+    rows = []
+    for name, setting in LOSSLESS.items():
+        if not (RESULTS / f"{name}.json").exists():  # not measured yet
+            continue
+        measured = {row["loader"]: row for row in record(name)["features"]}
+        own = measured["gpuload"]
+        peers = [measured.get(peer) for peer in LOSSLESS_PEERS]
+        times = [
+            "" if row is None else f"{own['images_per_s'] / row['images_per_s']:.1f}"
+            for row in peers
+        ]
+        cpu = [
+            f"{row['cpu_us'] / 1000:.2f}" for row in (own, *peers) if row is not None
+        ]
+        rows.append(
+            [
+                own["what"] + setting,
+                f"{own['images_per_s']:,.0f}",
+                *times,
+                ", ".join(cpu),
+            ]
+        )
+    heads = [f"times {title}" for title in LOSSLESS_PEERS.values()]
+    return table(["images", "images/s", *heads, "CPU ms: gpuload, others"], rows)
 
 
 def clients() -> str:
@@ -575,6 +615,7 @@ TABLES = {
     "colours": colours,
     "pairs": pairs,
     "pngs": pngs,
+    "lossless": lossless,
     "functions": partial(features, (FUNCTIONS,), *_FUNCTIONS),
     "warps": partial(features, (WARPS,), *_WARPS),
     "padding": partial(features, (PADDING,), *_PADDING),
