@@ -17,6 +17,7 @@ from timing.work import Work
 _MOST = 1024  # images of a set whose images are encoded anew
 _MOST_PIXELS = 400_000_000
 _SCENES = 512
+_WEBPS = 256  # whose encoding takes long
 # Tags of GeoTIFF: pixels of 10 m, and where the first one lies.
 _PLACE = [(33550, "d", 3, (10, 10, 0)), (33922, "d", 6, (0, 0, 0, 500_000, 5e6, 0))]
 _CAPTIONS = 5
@@ -125,7 +126,7 @@ def _as_png(folder: Path, is_sixteen: bool) -> Iterator[dict[str, Any]]:
 
 def _as_webp(folder: Path) -> Iterator[dict[str, Any]]:
     """The photos as WebP without losses, as Pillow writes it."""
-    for number, data in enumerate(islice(stored_images(folder), _MOST)):
+    for number, data in enumerate(islice(stored_images(folder), _WEBPS)):
         file = io.BytesIO()
         Image.open(io.BytesIO(data)).convert("RGB").save(file, "WEBP", lossless=True)
         yield {"image": file.getvalue(), "label": number % 10}
