@@ -169,7 +169,8 @@ class DrawnSource(FilesSource):
 
     def documents(self, file: Ref) -> Iterator[Any]:
         """Those in a file with a document of JSON in each line."""
-        lines = self.files.text(file.name).splitlines()
+        # Not by splitlines, which ends lines within strings, at U+2028 and others.
+        lines = self.files.text(file.name).split("\n")
         return map(parse_json, filter(str.strip, lines))
 
     def drawings(self, findings: Findings) -> Iterator[Drawing]:

@@ -5,6 +5,7 @@ import json
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,8 +113,9 @@ class BoxTableSource(DrawnSource):
         for file in self.files.walk({"csv"}, Findings()):
             if _DESCRIPTIONS in file.name:
                 findings.use(file.name)
-                lines = csv.reader(self.files.text(file.name).splitlines())
-                names |= {line[0]: line[1] for line in lines if len(line) == 2}
+                text = self.files.text(file.name)
+                rows = csv.reader(StringIO(text, newline=""))
+                names |= {row[0]: row[1] for row in rows if len(row) == 2}
         return names
 
     def _drawn(self, name: str, text: str, findings: Findings) -> Iterator[Drawing]:
@@ -190,10 +192,11 @@ class BoxTableSource(DrawnSource):
 
 def _rows_of(text: str) -> list[Cells]:
     """The rows of a table by its columns, whose names are in lower case."""
-    lines = text.splitlines()
-    delimiter = max(",\t;", key=lines[0].count)
-    rows = csv.reader(lines, delimiter=delimiter)
-    names = [name.strip() for name in next(rows)]
+    delimiter = max(",\t;", key=text.partition("\n")[0].count)
+    rows = csv.reader(StringIO(text, newline=""), delimiter=delimiter)
+    names = [name.strip() for name in next(rows, [])]
+    if not names:
+        raise ValueError("its first line is empty")
     if len(set(names)) < len(names):
         raise ValueError(f"two columns have one name: {some_of(names)}")
     keys = [name.lower() for name in names]

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
 from typing import Any
 
 import numpy as np
@@ -73,11 +74,11 @@ class LabelStudioSource(DrawnSource):
     def _table(self, file: Ref) -> list[Entry]:
         """The tasks of a CSV, whose cells hold texts, or lists and dicts as JSON; the tool separates by commas or tabs,
         whatever the file is called."""
-        lines = self.files.text(file.name).splitlines()
-        delimiter = max(",\t", key=lines[0].count)
+        text = self.files.text(file.name)
+        delimiter = max(",\t", key=text.partition("\n")[0].count)
+        rows = csv.DictReader(StringIO(text, newline=""), delimiter=delimiter)
         return [
-            {name: _parsed(cell) for name, cell in row.items() if cell}
-            for row in csv.DictReader(lines, delimiter=delimiter)
+            {name: _parsed(cell) for name, cell in row.items() if cell} for row in rows
         ]
 
     def _of_minimal(

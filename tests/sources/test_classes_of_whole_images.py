@@ -73,3 +73,12 @@ def test_choices_of_label_studio(make_folder: Folder) -> None:
     with pytest.raises(SourceError, match="its tasks have the texts 'author', 'kind'.* --option attribute=NAME"):
         listed(root)
     assert listed(root, options={"attribute": "kind"}).classes == ("dog",)
+
+
+def test_lines_end_within_a_cell_of_a_csv(make_folder: Folder) -> None:
+    """Of Label Studio's CSV: such a cell is one text, and the rows after it are read."""
+    texts = zip("abc", ("dog", "a\r\nb", "cat"), strict=True)
+    rows = "".join(f'2,me,2026-11-01,1,/data/{name}.jpg,"{text}",1.5,\r\n' for name, text in texts)
+    head = "annotation_id,annotator,created_at,id,image,kind,lead_time,updated_at\r\n"
+    root = make_folder({**at("images"), "e.csv": f"{head}{rows}".encode()})
+    assert listed(root, options={"attribute": "kind"}).classes == ("a\r\nb", "cat", "dog")
