@@ -352,7 +352,7 @@ class NdjsonSource(DrawnSource):
 
     def drawings_in(self, file: Ref, findings: Findings) -> Iterator[Drawing]:
         entries = self.documents(file)
-        head = next(entries, {})
+        head: Entry = next(entries, {})
         numbered = {int(key): name for key, name in head["class_names"].items()}
         names = tuple(numbered[number] for number in range(len(numbered)))
         width = (head.get("kpt_shape") or (0, 3))[1]
