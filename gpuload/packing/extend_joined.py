@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gpuload.counted import counted
 from gpuload.disk.index import Index
 from gpuload.disk.joined import joined_schema, open_joined
 from gpuload.disk.manifest import JoinedFile, Manifest
-from gpuload.errors import SourceError
+from gpuload.errors import SourceError, some_of
 from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.captions import JsonKind
 from gpuload.fields.field import Field
@@ -29,18 +30,45 @@ def check_extendable(split: str, manifest: Manifest, packed: Iterable[str]) -> N
         manifest: Of the split.
         packed: The fields of the new samples.
     """
+    for field in _left_empty(manifest, packed):
+        for kind in kind_of(field).columns(field).values():
+            if _none_of(field, kind) is None:
+                raise SourceError(
+                    f"--append: {split} has the joined field {field.name!r} ({field.kind}), which has no value "
+                    "that means none, and the new samples lack one. Pack these into a folder of their own, join "
+                    "their fields, and mix the sets"
+                )
+
+
+def notes_on_empty(
+    split: str, manifest: Manifest, packed: Iterable[str], samples: int
+) -> list[str]:
+    """A sentence for the user if new samples got empty values of joined fields.
+
+    Args:
+        split: The name of the split.
+        manifest: Of the split before the new samples.
+        packed: The fields of the new samples.
+        samples: The number of new samples.
+    """
+    names = [field.name for field in _left_empty(manifest, packed)]
+    if not names or not samples:
+        return []
+    return [
+        f"{counted(samples, 'new sample')} of {split!r} got empty values of the joined {some_of(names)}. Join them "
+        "with `python -m gpuload index --join TABLE --replace`"
+    ]
+
+
+def _left_empty(manifest: Manifest, packed: Iterable[str]) -> list[Field]:
+    """The joined fields that samples with these fields lack."""
     has_value = set(packed)
-    for file in manifest.joined:
-        for field in file.fields:
-            if field.name in has_value:
-                continue
-            for kind in kind_of(field).columns(field).values():
-                if _none_of(field, kind) is None:
-                    raise SourceError(
-                        f"--append: {split} has the joined field {field.name!r} ({field.kind}), which has no value "
-                        "that means none, and the new samples lack one. Pack these into a folder of their own, join "
-                        "their fields, and mix the sets"
-                    )
+    return [
+        field
+        for file in manifest.joined
+        for field in file.fields
+        if field.name not in has_value
+    ]
 
 
 def extend_joined(

@@ -277,8 +277,8 @@ class _RowsOfSamples:
         missing: Missing,
         duplicates: Duplicates,
     ) -> "_RowsOfSamples":
-        """Raises SourceError for missing or repeated keys, where these are errors."""
-        rows = _looked_up(dataset, table.keys)
+        """Raises SourceError for missing or repeated keys, where these are errors, and for samples that share one."""
+        rows = _looked_up(dataset, table)
         absent = np.flatnonzero(rows < 0)
         if len(absent) and (missing == "fail" or len(absent) == len(rows)):
             names = dataset.keys(absent[:3])
@@ -315,21 +315,50 @@ def _count_distinct(table: _JoinedTable, duplicates: Duplicates) -> int:
     return distinct
 
 
-def _looked_up(dataset: Dataset, keys: pa.Array) -> I64:
-    """int64 (N,): the first row of each sample's key among these, or -1: of its key, or of its source where more of the
-    first shard are there."""
+def _looked_up(dataset: Dataset, table: _JoinedTable) -> I64:
+    """int64 (N,): the first row of each sample's key in the table, or -1: of its key, or of its source where more of
+    the first shard are there.
+
+    Raises:
+        SourceError: several samples have one row.
+    """
     import pyarrow.compute as pc
 
     index = dataset.index
     first = index.shard(0)
     matches = {
-        name: pc.sum(pc.is_in(keys, first.column(name))).as_py() or 0
+        name: pc.sum(pc.is_in(table.keys, first.column(name))).as_py() or 0
         for name in ("key", "source")
     }
     name = "source" if matches["source"] > matches["key"] else "key"
     chunks = [index.shard(number).column(name) for number in range(len(index))]
-    places = pc.index_in(pa.chunked_array(chunks, pa.large_string()), keys)
-    return numbers_of(pc.fill_null(places, -1)).astype(np.int64)
+    places = pc.index_in(pa.chunked_array(chunks, pa.large_string()), table.keys)
+    rows = numbers_of(pc.fill_null(places, -1)).astype(np.int64)
+    _refuse_shared(dataset, table, name, rows)
+    return rows
+
+
+def _refuse_shared(
+    dataset: Dataset, table: _JoinedTable, column: str, rows: I64
+) -> None:
+    """Raises SourceError if several samples have one row: all but one would get the values of another sample.
+
+    Args:
+        column: Of the index, in which the table's keys were looked up: "key" or "source".
+        rows: int64 (N,): the row of each sample, -1 where there is none.
+    """
+    samples_of_row = np.bincount(rows[rows >= 0], minlength=len(table.keys))
+    shared = np.flatnonzero(samples_of_row > 1)
+    if not len(shared):
+        return
+    names = table.keys.take(array_of(shared[:3])).to_pylist()
+    count = int(samples_of_row[shared].sum())
+    other = "source" if column == "key" else "key"
+    raise SourceError(
+        f"{table.path}: {count:,} of {len(rows):,} samples share a {column} with another one, such as "
+        f"{some_of(names)}, so a row does not tell which of them it describes. Give the table a column {other!r} "
+        f"instead, with values of gpuload.Dataset({str(dataset.folder)!r}).column({other!r})"
+    )
 
 
 class _Column:

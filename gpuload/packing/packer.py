@@ -31,7 +31,7 @@ from gpuload.fields.picture_lists import PicturesKind, any_member
 from gpuload.fields.pictures import PictureKind
 from gpuload.formats.masks import FEW_BITS, MANY_BITS
 from gpuload.machine.fork_server import sigint_deferred
-from gpuload.packing.extend_joined import extend_joined
+from gpuload.packing.extend_joined import extend_joined, notes_on_empty
 from gpuload.packing.following import with_mode
 from gpuload.packing.image import KEPT, MISSING
 from gpuload.packing.options import AUTO, PackOptions
@@ -449,6 +449,7 @@ class _PackingRun:
         # Class numbers that samples have, by field.
         self.numbers: dict[str, set[int]] = {}
         self.manifests: dict[str, Manifest] = {}  # of the splits that it has described
+        self.notes_on_joined = list[str]()
         self.packed_now = 0  # images, but for those of the run that this one resumes
         self.packing_s = 0.0
         self.totals = {split.name: ShardReport() for split in state.splits}
@@ -618,6 +619,12 @@ class _PackingRun:
             manifest = replace(
                 manifest, joined=extend_joined(folder, base, old, new_shards)
             )
+            self.notes_on_joined += notes_on_empty(
+                split.name,
+                old,
+                [field.name for field in self.state.fields],
+                sum(map(len, new_shards)),
+            )
         manifest = describe(folder, manifest, rows, points)
         named = {file.name for file in manifest.joined}
         for file in old.joined:
@@ -728,7 +735,14 @@ class _PackingRun:
             manifests,
             total.kinds,
             rejected=tuple(self._rejected(*self.state.splits)),
-            notes=(*self.state.notes, *remarks, *on_numbers, *on_encodings, *kept),
+            notes=(
+                *self.state.notes,
+                *remarks,
+                *self.notes_on_joined,
+                *on_numbers,
+                *on_encodings,
+                *kept,
+            ),
             packed=self.packed_now,
             elapsed_s=elapsed_s,
             packing_s=self.packing_s,

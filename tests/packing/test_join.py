@@ -14,12 +14,15 @@ import pytest
 from commands.conftest import Command, command  # noqa: F401 -- the fixture
 from images import encode, photo
 from store.servers import file_server, running
+from tars import write_tar
 
 import gpuload
 from gpuload import Augment, DaliIterator, Dataset, FormatError, SourceError
 from gpuload.disk import Manifest
 from gpuload.disk.fetch import fetch
+from gpuload.packing.index import index_shards
 from gpuload.packing.join import join
+from gpuload.packing.packer import PackReport
 from gpuload.packing.verify import verify
 
 COUNT = 20
@@ -263,16 +266,40 @@ def test_seek_points_keep_joined_columns(folder: Path, tmp_path: Path, command: 
     assert Dataset(folder)["3.jpg"]["text"] == "picture 3"
 
 
-def appended(folder: Path, numbers: list[int], **fields: Any) -> None:
+def appended(folder: Path, numbers: list[int], **fields: Any) -> PackReport:
     samples = [{"image": encode(photo(50 + n)), "label": 1, "name": f"{n}.jpg", **fields} for n in numbers]
-    gpuload.pack(samples, folder.parent, append=True, workers=1, progress=False)
+    return gpuload.pack(samples, folder.parent, append=True, workers=1, progress=False)
+
+
+def test_samples_that_share_a_source_are_joined_by_key_alone(folder: Path, tmp_path: Path) -> None:
+    """An appended sample with the name of another one is not given its values."""
+    path = table(tmp_path / "t.parquet", shuffled(), ["score"])
+    appended(folder, [3, 5])
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for missing in ("fail", "skip"):
+        with pytest.raises(SourceError, match=r"4 of 22 samples share a source with another one, such as '\d\.jpg'"):
+            join(folder, path, missing=missing)  # type: ignore[arg-type]
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+    data = Dataset(folder)
+    numbers = range(len(data))
+    rows = pa.table({"key": data.column("key"), "score": [n / 2 for n in numbers]})
+    pa.parquet.write_table(rows, tmp_path / "keys.parquet")
+    join(folder, tmp_path / "keys.parquet")
+    assert [Dataset(folder)[n]["score"] for n in numbers] == [n / 2 for n in numbers]
+
+    others = table(tmp_path / "u.parquet", [n for n in range(COUNT) if n not in (3, 5)], ["text"])
+    assert join(folder, others, missing="skip").missing == 4
 
 
 def test_appended_samples_have_empty_values_until_they_are_joined(folder: Path, tmp_path: Path) -> None:
     """As those without a row; a further join gives them values, and the files of former joins go."""
     names = ["embedding", "score", "text", "tags", "found", "found_class", "about"]
     join(folder, table(tmp_path / "t.parquet", shuffled(), names))
-    appended(folder, [20, 21])
+    assert appended(folder, [20, 21]).notes == (
+        "2 new samples of 'train' got empty values of the joined 'embedding', 'score', 'text' and 3 more. Join them "
+        "with `python -m gpuload index --join TABLE --replace`",
+    )
     data = Dataset(folder)
     assert (len(data), verify(folder)) == (22, [])
     rows = {row["source"]: row for row in (data[number] for number in range(22))}
@@ -296,7 +323,8 @@ def test_appended_samples_keep_what_they_have_of_a_replaced_field(tmp_path: Path
     pa.parquet.write_table(rows, tmp_path / "t.parquet")
     join(folder, tmp_path / "t.parquet", replace_fields=True)
     more = [{"image": encode(photo(9)), "caption": "own", "name": "9.jpg"}]
-    gpuload.pack(more, folder.parent, append=True, workers=1, progress=False)
+    report = gpuload.pack(more, folder.parent, append=True, workers=1, progress=False)
+    assert not report.notes
     data = Dataset(folder)
     captions = {row["source"]: row["caption"] for row in (data[number] for number in range(5))}
     assert captions == {**{f"{n}.jpg": f"new {n}" for n in range(4)}, "9.jpg": "own"}
@@ -309,3 +337,17 @@ def test_append_is_refused_where_no_value_means_none(folder: Path, tmp_path: Pat
     ):
         appended(folder, [20])
     assert verify(folder) == []
+
+
+def test_samples_of_indexed_tars_that_share_a_key_are_joined_by_source(tmp_path: Path) -> None:
+    tars = tmp_path / "tars"
+    for name in ("a.tar", "b.tar"):
+        write_tar(tars / name, [(f"{n}.jpg", encode(photo(n))) for n in range(2)])
+    index_shards([tars / "a.tar", tars / "b.tar"])
+    pa.parquet.write_table(pa.table({"key": ["0", "1"], "score": [0.0, 1.0]}), tmp_path / "keys.parquet")
+    with pytest.raises(SourceError, match=r"4 of 4 samples share a key with another one, such as '0', '1'"):
+        join(tars, tmp_path / "keys.parquet")
+    rows = pa.table({"source": ["b.tar/1.jpg", "a.tar/0.jpg", "a.tar/1.jpg", "b.tar/0.jpg"], "score": [3.0, 0, 1, 2]})
+    pa.parquet.write_table(rows, tmp_path / "sources.parquet")
+    join(tars, tmp_path / "sources.parquet")
+    assert [Dataset(tars)[n]["score"] for n in range(4)] == [0, 1, 2, 3]
