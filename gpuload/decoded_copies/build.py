@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -36,11 +36,12 @@ from gpuload.decoded_copies.shard import (
     plan_copy,
 )
 from gpuload.disk import Manifest, ShardInfo
+from gpuload.disk.commit import open_index
 from gpuload.disk.copied import ENTRY, CopiedFrom, write_selection
 from gpuload.disk.dataset import Dataset, selected_as
 from gpuload.disk.manifest import FILE_NAME, dali_index_path
 from gpuload.disk.tar import member_span
-from gpuload.errors import ArgumentError, OutputError
+from gpuload.errors import ArgumentError, FormatError, OutputError
 from gpuload.fields.picture_lists import PicturesKind
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import kind_of
@@ -91,11 +92,13 @@ def decoded(
     """A copy of a data set with decoded images, made once for all processes of a machine and for later runs.
 
     The first process that asks makes it; others that ask meanwhile make other shards of it, and all return once it is
-    whole. What a killed process has left is used by the next one. The copy has the same samples in the same order, so
-    that a state of the one is a state of the other. Without a size its batches are those of the set, bit for bit,
-    except where a loader shrinks JPEGs to a sixth or less, which it decodes at a part of their size. With a size, crops
-    are drawn for the smaller images. Copies that were used longest ago are removed where a new one needs their room,
-    but none that a process has opened.
+    whole. What a killed process has left is used by the next one, and shards that a copy has lost are made again.
+    Before a shard is decoded, its SHA-256 is compared with the manifest's, whatever `verify` says.
+
+    The copy has the same samples in the same order, so that a state of the one is a state of the other. Without a size
+    its batches are those of the set, bit for bit, except where a loader shrinks JPEGs to a sixth or less, which it
+    decodes at a part of their size. With a size, crops are drawn for the smaller images. Copies that were used longest
+    ago are removed where a new one needs their room, but none that a process has opened.
 
     Args:
         dataset: What is copied: a whole set, a selection, or tiles. Only selected images take room.
@@ -114,8 +117,8 @@ def decoded(
     Raises:
         ArgumentError: there is no room; the message says how much it takes. It is a copy already, or has a size with
             tiles or with further pictures, which only `pack` resizes.
-        DecodeError: an image does not decode. ShardError, RemoteError: a shard cannot be read.
-        OutputError: the folder cannot be written.
+        DecodeError: an image does not decode. ShardError: a shard cannot be read, or is not the one of the manifest.
+        RemoteError: a shard cannot be downloaded. OutputError: the folder cannot be written.
     """
     assert not isinstance(limit, str)  # the rule gives a number
     _refuse(dataset, size)
@@ -253,15 +256,62 @@ class _Building:
         Raises:
             DecodeError, ShardError, RemoteError, OutputError: as `decoded`.
         """
-        if self._is_whole():
-            return
         try:
+            self._forget_lost_shards()
+            if self._is_whole():
+                return
             self._make_shards(threads, watch)
             self._finish()
         except OSError as error:
             raise OutputError(
                 f"{self._folder}: cannot be written ({error.strerror}). Free some space, or give another folder="
             ) from None
+
+    def _forget_lost_shards(self) -> None:
+        """Where shards were deleted or truncated, makes a whole copy one that lacks these alone, and lets no note say
+        that they are there."""
+        with self._locked():
+            was_whole = self._is_whole()
+            lost = self._lost_of_whole() if was_whole else self._lost_by_notes()
+            for number in lost:
+                self._note(number, "done").unlink(missing_ok=True)
+            if was_whole and lost:  # last: until then nobody asks for notes
+                (self._folder / FILE_NAME).unlink()
+
+    def _lost_of_whole(self) -> list[int]:
+        """The shards of a whole copy that are not there; if there are any, writes notes about all others."""
+        manifest = Manifest.read(self._folder)
+        numbers = range(self._shards)
+        lost = [
+            number
+            for number in numbers
+            if not self._is_there(number, manifest.shards[number])
+        ]
+        try:
+            index = open_index(self._folder, manifest)
+            if not lost:
+                return lost
+            rows = {number: index.shard(number) for number in numbers}
+        except FormatError:  # shards are of no use without their index
+            return list(numbers)
+        for number in sorted(set(numbers).difference(lost)):
+            self._write_rows(number, rows[number])
+            self._write_done(number, manifest.shards[number])
+        return lost
+
+    def _lost_by_notes(self) -> list[int]:
+        """The shards of an incomplete copy that were done, and are not there."""
+        lost = list[int]()
+        for number in range(self._shards):
+            with suppress(FileNotFoundError):
+                if not self._is_there(number, self._read_done(number)):
+                    lost.append(number)
+        return lost
+
+    def _is_there(self, number: int, info: ShardInfo) -> bool:
+        """Whether a shard has its size, and DALI's index beside it."""
+        path = self._path(number)
+        return dali_index_path(path).exists() and _size_of(path) == info.bytes
 
     def _make_shards(self, threads: int, watch: Watch) -> None:
         store = self._plan.dataset.open_store()
@@ -342,11 +392,9 @@ class _Building:
             write_atomically(
                 dali_index_path(self._path(number)), made.dali_index.encode("ascii")
             )
-            write_atomically(self._note(number, "rows"), _as_file(made.rows))
+            self._write_rows(number, made.rows)
             part.finish()
-            write_atomically(
-                self._note(number, "done"), json.dumps(asdict(made.info)).encode()
-            )
+            self._write_done(number, made.info)
         except StoppedError:
             pass
         finally:
@@ -354,10 +402,7 @@ class _Building:
 
     def _finish(self) -> None:
         """Writes the index and the manifest, unless another process has done so."""
-        failure = OutputError(
-            f"{self._folder}: another process has been writing its index for {_FINISH_S} s; it may be suspended"
-        )
-        with locked(self._folder / "lock", _FINISH_S, failure):
+        with self._locked():
             if not self._is_whole():
                 describe(self._folder, self._manifest(), self._rows())
             for number in range(self._shards):
@@ -370,8 +415,7 @@ class _Building:
         if len(self._selected) < of_set.samples:
             digest = write_selection(self._folder, self._selected)
             copied = copied._replace(selection=digest)
-        notes = [self._note(number, "done") for number in range(self._shards)]
-        infos = [ShardInfo(**json.loads(note.read_text())) for note in notes]
+        infos = [self._read_done(number) for number in range(self._shards)]
         return replace(
             of_set,
             shards=tuple(infos),
@@ -384,6 +428,24 @@ class _Building:
         for number in range(self._shards):
             with pa.memory_map(str(self._note(number, "rows")), "r") as file:
                 yield pa.ipc.open_file(file).get_batch(0)
+
+    def _write_rows(self, number: int, rows: pa.RecordBatch) -> None:
+        write_atomically(self._note(number, "rows"), _as_file(rows))
+
+    def _write_done(self, number: int, info: ShardInfo) -> None:
+        content = json.dumps(asdict(info)).encode()
+        write_atomically(self._note(number, "done"), content)
+
+    def _read_done(self, number: int) -> ShardInfo:
+        """What the manifest is to say of a shard that is done."""
+        return ShardInfo(**json.loads(self._note(number, "done").read_text()))
+
+    def _locked(self) -> AbstractContextManager[None]:
+        """Held while the index and the manifest are written or removed."""
+        failure = OutputError(
+            f"{self._folder}: another process has been writing its index for {_FINISH_S} s; it may be suspended"
+        )
+        return locked(self._folder / "lock", _FINISH_S, failure)
 
     def _missing(self) -> list[int]:
         """Shards that are not there."""

@@ -106,6 +106,8 @@ class OpenedShard:
     def __init__(self, dataset: Dataset, number: int, store: Store) -> None:
         mapped_file.install()
         self.number = number
+        # The store compares what it downloads.
+        self._was_compared = dataset.cache is not None
         self.owner = object()
         self.mapped = MappedShard(dataset, number, self.owner, store)
         self.lease = store.open(number)
@@ -113,13 +115,32 @@ class OpenedShard:
             dataset, [number], {number: self.mapped}, self.owner, store
         )
 
+    def compare(self, is_stopped: Callable[[], bool]) -> None:
+        """Compares its SHA-256 with the manifest's, whatever `Dataset(verify=…)` says: a copy of damaged bytes would
+        stay when the shard was repaired, under the name of the good set.
+
+        Args:
+            is_stopped: Whether to give up.
+
+        Raises:
+            ShardError: they differ, or its bytes could not be read.
+        """
+        if self._was_compared:
+            return
+        try:
+            self.mapped.check_digest(is_stopped)
+        except ShardError:
+            self.check()  # bytes that cannot be read are the reason to name
+            raise
+
     def check(self) -> None:
-        """Raises ShardError where its bytes could not be read."""
+        """Raises ShardError where its bytes could not be read, or have changed since they were compared."""
         fault = mapped_file.find_fault(self.owner)
         if fault is not None:
             raise ShardError(
                 f"{fault[0]}: byte {fault[1]:,} cannot be read. Check the disk, or copy it again"
             )
+        self.mapped.check_unchanged()
 
 
 class StoppedError(Exception):
@@ -144,7 +165,9 @@ def make_shard(
 
     Raises:
         DecodeError: a sample does not decode. ShardError: the shard is damaged. OSError: the disk is full.
+        StoppedError: it gave up.
     """
+    opened.compare(is_stopped)
     with os.fdopen(os.dup(handle), "wb") as file:
         hashed = HashedFile(file)
         making = _Making(plan, opened, TarWriter(hashed))

@@ -116,6 +116,54 @@ def test_a_folder_that_was_deleted_is_made_again(packed: Path, tmp_path: Path) -
     assert copy.in_use()
 
 
+@pytest.mark.parametrize("lost", ["shard", "part of a shard", "DALI's index"])
+def test_a_shard_that_a_copy_has_lost_is_made_again(
+    packed: Path, whole: dict[str, str], tmp_path: Path, lost: str
+) -> None:
+    """And no other one."""
+    first = gpuload.decoded(gpuload.Dataset(packed), folder=tmp_path)
+    copy = Path(first.folder)
+    shard = copy / "shard-000003.tar"
+    kept = {path: path.stat().st_ino for path in copy.glob("*.tar") if path != shard}
+    if lost == "shard":
+        shard.unlink()
+    elif lost == "part of a shard":
+        os.truncate(shard, shard.stat().st_size - 512)
+    else:
+        shard.with_suffix(".idx").unlink()
+    done = list[tuple[int, int]]()
+    again = gpuload.decoded(gpuload.Dataset(packed), folder=tmp_path, watch=lambda *numbers: done.append(numbers))
+    assert done[0] == (9, 10)
+    assert again.manifest == first.manifest
+    assert digests(copy) == whole
+    assert {path: path.stat().st_ino for path in kept} == kept
+    assert not list(copy.glob("*.done")) + list(copy.glob("*.rows"))
+
+
+@pytest.mark.parametrize("lost", [["index.arrow"], ["index.arrow", "shard-000003.tar"]])
+def test_without_its_index_all_of_a_copy_is_made_again(
+    packed: Path, whole: dict[str, str], tmp_path: Path, lost: list[str]
+) -> None:
+    copy = Path(gpuload.decoded(gpuload.Dataset(packed), folder=tmp_path).folder)
+    for name in lost:
+        (copy / name).unlink()
+    assert len(gpuload.decoded(gpuload.Dataset(packed), folder=tmp_path)) == 97
+    assert digests(copy) == whole
+
+
+def test_a_lost_shard_of_what_a_killed_process_left(packed: Path, whole: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "copies"
+    process = start(packed, folder, before=37)
+    process.kill()
+    process.communicate()
+    (begun,) = places.CopiesFolder(folder)
+    (begun.folder / "shard-000001.tar").unlink()
+    done = list[tuple[int, int]]()
+    gpuload.decoded(gpuload.Dataset(packed), folder=folder, watch=lambda *numbers: done.append(numbers))
+    assert done[0] == (2, 10)
+    assert digests(begun.folder) == whole
+
+
 def test_room_is_known_before_anything_is_made(packed: Path, tmp_path: Path) -> None:
     dataset = gpuload.Dataset(packed)
     with pytest.raises(gpuload.ArgumentError, match=r"97 samples .* takes [\d.]+ MB \([\d,]+ bytes\).* by its limit"):

@@ -1,9 +1,11 @@
 """Decoded copies: what they hold, and that a loader makes no difference between them and their set."""
 
+import hashlib
 import json
 import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from loaders import drain, load, world
 from pictures.coordinate_sets import pack_coordinates
 
 import gpuload
+from gpuload.decoded_copies import shard
 from gpuload.disk.copied import SELECTION_NAME
+from gpuload.disk.manifest import Manifest
 from gpuload.fields.motion import place
 
 FEW = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -284,13 +288,64 @@ def test_joined_columns(packed: Path, tmp_path: Path) -> None:
     assert_equal(batches(dataset, fields=("image", "grade")), batches(copy, fields=("image", "grade")))
 
 
-def test_what_does_not_decode_is_named(packed: Path, tmp_path: Path) -> None:
-    """And nothing of the shard is kept; leaving the sample out helps."""
+def flip_bit(shard: Path, offset: int) -> None:
+    with shard.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 16]))
+
+
+@pytest.mark.parametrize("verify", [None, "sha256"])
+def test_no_copy_is_made_of_a_damaged_shard(packed: Path, tmp_path: Path, verify: Any) -> None:
+    """Its images still decode; and once the shard is repaired, the copy is that of the good set."""
     folder = Path(shutil.copytree(packed, tmp_path / "set"))
     row = gpuload.Dataset(folder).row(23).to_pylist()[0]
-    with (folder / "shard-000002.tar").open("r+b") as file:
+    shard = folder / "shard-000002.tar"
+    offset = row["image_offset"] + row["image_bytes"] // 2
+    flip_bit(shard, offset)
+    damaged = gpuload.Dataset(folder, verify=verify)
+    assert not np.array_equal(damaged[23]["image"], gpuload.Dataset(packed)[23]["image"])
+    with pytest.raises(gpuload.ShardError, match=r"shard-000002\.tar: is damaged: its SHA-256 is .* Copy it again"):
+        gpuload.decoded(damaged, folder=tmp_path / "copies")
+    flip_bit(shard, offset)
+    copy = gpuload.decoded(gpuload.Dataset(folder, verify=verify), folder=tmp_path / "copies")
+    whole = gpuload.decoded(gpuload.Dataset(packed), folder=tmp_path / "others")
+    assert copy.manifest == whole.manifest
+
+
+def test_a_shard_that_changes_meanwhile(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its SHA-256 was compared, while its images are decoded."""
+    folder = Path(shutil.copytree(packed, tmp_path / "set"))
+    dataset = gpuload.Dataset(folder)
+    row = dataset.row(9).to_pylist()[0]
+    store = shard.store_raw
+    stored = list[Any]()
+
+    def damaging(*arguments: Any) -> Any:
+        if not stored:
+            flip_bit(folder / "shard-000000.tar", row["image_offset"] + row["image_bytes"] // 2)
+        stored.append(arguments)
+        return store(*arguments)
+
+    monkeypatch.setattr(shard, "store_raw", damaging)
+    with pytest.raises(gpuload.ShardError, match=r"shard-000000\.tar: was changed while it was being read"):
+        gpuload.decoded(dataset, folder=tmp_path / "copies", threads=1)
+    assert not list((tmp_path / "copies").rglob("*.tar"))
+
+
+def test_what_does_not_decode_is_named(packed: Path, tmp_path: Path) -> None:
+    """Where it was packed or indexed so. Nothing of the shard is kept; leaving the sample out helps."""
+    folder = Path(shutil.copytree(packed, tmp_path / "set"))
+    row = gpuload.Dataset(folder).row(23).to_pylist()[0]
+    path = folder / "shard-000002.tar"
+    with path.open("r+b") as file:
         file.seek(row["image_offset"] + 200)
         file.write(bytes(row["image_bytes"] - 200))
+    manifest = Manifest.read(folder)
+    infos = list(manifest.shards)
+    infos[2] = replace(infos[2], sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    replace(manifest, shards=tuple(infos)).write(folder)
     dataset = gpuload.Dataset(folder)
     with pytest.raises(
         gpuload.DecodeError, match=rf"shard-000002\.tar: sample '{row['key']}' does not decode.*exclude"
