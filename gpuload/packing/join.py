@@ -26,6 +26,7 @@ from gpuload.disk.manifest import FILE_NAME, JOINED_NAME, JoinedFile, Manifest
 from gpuload.errors import ArgumentError, SourceError, some_of
 from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import LABEL, Field
+from gpuload.fields.images import POINTS
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import numbers_of
 from gpuload.packing.output import cannot_write
@@ -52,6 +53,8 @@ _KEYS = (
     "id",
 )
 _KEY_ROLE = "key"
+# Columns that every index or batch has, and no field.
+_RESERVED = ("key", "source", "width", "height", "index", "dataset", POINTS)
 _LABELS_NAMES = ("labels", "tags")
 _CLASSES_OF = "_class"  # ends the name of the column with the classes of boxes
 _CSV = (".csv", ".tsv", ".txt")
@@ -124,10 +127,11 @@ def join(
             reader = _JoinedTable(path, roles)
             _refuse_packed(dataset, reader, replace_fields)
             values = reader.read(Path(scratch))
+        fields = tuple(column.field(dataset) for column in values)
+        _refuse_taken(dataset.manifest, path, fields)
         places = _RowsOfSamples.find(dataset, reader, missing, duplicates)
         reader.keys = None  # they are not needed any more
         pa.default_memory_pool().release_unused()
-        fields = tuple(column.field(dataset) for column in values)
         _clear(Path(folder), dataset.manifest)
         batches = _batches(dataset, values, fields, places.rows)
         file = write_joined(Path(folder), fields, batches)
@@ -165,6 +169,34 @@ def _refuse_packed(dataset: Dataset, table: "_JoinedTable", is_replacing: bool) 
         )
     if dataset.manifest.image.name in there:
         raise SourceError(f"{table.path}: images are not joined. Leave the column out")
+
+
+def _refuse_taken(manifest: Manifest, path: Path, fields: Iterable[Field]) -> None:
+    """Raises SourceError if a joined field would take the place of a column that is not of the field it replaces, such
+    as the widths of the stored images.
+
+    Args:
+        manifest: Of the set.
+        path: Of the table.
+        fields: That are joined.
+    """
+    joined = [field for file in manifest.joined for field in file.fields]
+    for field in fields:
+        owners = dict.fromkeys(_RESERVED, "gpuload reserves for every set")
+        for other in (*manifest.fields, *joined):
+            if other.name != field.name:
+                columns = (
+                    other.offset_column,
+                    other.bytes_column,
+                    *kind_of(other).columns(other),
+                )
+                owners |= dict.fromkeys(columns, f"field {other.name!r} uses already")
+        for name in kind_of(field).columns(field):
+            if name in owners:
+                raise SourceError(
+                    f"{path}: field {field.name!r} needs a column {name!r}, a name that {owners[name]}. Rename the "
+                    "table's column, or leave it out"
+                )
 
 
 class _JoinedTable:

@@ -198,6 +198,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "boxes alone": ({"key": ["x"], "found": [[[0.0, 0.0, 1.0, 1.0]]]}, "there is no column 'found_class'"),
     "image": ({"key": ["x"], "image": [1.0]}, r"the set has the fields 'image'"),
     "other keys": ({"key": ["x"], "score": [1.0]}, "has no row for 20 of 20 samples"),
+    "a size of images": (
+        {"key": ["x"], "width": [24]},
+        "field 'width' needs a column 'width', a name that gpuload reserves for every set",
+    ),
+    "sources": ({"key": ["x"], "source": ["0.jpg"]}, "needs a column 'source', a name that gpuload reserves"),
+    "places in shards": (
+        {"key": ["x"], "image_offset": [0]},
+        "needs a column 'image_offset', a name that field 'image' uses already",
+    ),
     "negative class": ({"path": [f"{n}.jpg" for n in range(COUNT)], "label": [-1] * COUNT}, "its .label. as -1"),
 }
 
