@@ -52,8 +52,8 @@ class IndexShards:
     classes: str | None = given(None, "text file with one class name per line", "FILE")
     missing: str = given(
         "fail",
-        "if samples lack a .cls, .txt or .json that others have: fail, or skip these samples; with --join, if they "
-        "lack a row: fail, or give them empty values (%(default)s)",
+        "if samples lack a .cls, .txt or .json that others have, or a number in a list of pictures: fail, or skip "
+        "these samples; with --join, if they lack a row: fail, or give them empty values (%(default)s)",
         "HOW",
     )
     overwrite: bool = given(False, "replace an existing index")

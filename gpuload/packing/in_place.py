@@ -13,7 +13,12 @@ from gpuload.fields.images import MaskKind, Pixels, picture_columns
 from gpuload.fields.picture_lists import PicturesKind, any_member, list_columns
 from gpuload.fields.pictures import PictureKind
 from gpuload.formats.modes import common_mode
-from gpuload.sources.tars import list_ends, list_field, numbered_picture
+from gpuload.sources.tars import (
+    list_ends,
+    list_field,
+    numbered_picture,
+    numbers_of_list,
+)
 
 _ENCODED = ("L", "RGB", "RGBA", "I;16")  # modes of what a loader decodes from a file
 
@@ -57,6 +62,15 @@ def members_of_pictures(
         elif name and member != image:
             single[name] = member
     return single, lists
+
+
+def numbers_of_lists(sample: PicturesOfSample) -> dict[str, list[int]]:
+    """The numbers of the pictures in the lists of a sample by their names, in ascending order."""
+    lists: dict[str, list[int]] = {}
+    for name, pictures in sample.lists.items():
+        ends = [split_name(picture.member.name)[1].lower() for picture in pictures]
+        lists[name] = list(numbers_of_list(ends, list_field(name)).values())
+    return lists
 
 
 def fields_of_pictures(samples: Sequence[PicturesOfSample]) -> tuple[Field, ...]:

@@ -84,12 +84,14 @@ from gpuload.packing.in_place import (
     columns_of_pictures,
     fields_of_pictures,
     members_of_pictures,
+    numbers_of_lists,
     pictures_in,
 )
 from gpuload.packing.output import as_line, cannot_write, describe, write_lines
 from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.packing.points import find_points
 from gpuload.sources.files import is_text
+from gpuload.sources.list_numbers import ListNumbers
 from gpuload.sources.listing import Rejection, some_of
 from gpuload.sources.numbering import read_classes
 from gpuload.sources.tar_samples import SampleCheck
@@ -197,8 +199,8 @@ def index_shards(
         classes: Text file with the name of a class in each line, in order of their numbers.
         overwrite: Whether index files that are there already are replaced.
         watch: Called with the number of shards done and the number of all.
-        missing: What becomes of a sample that lacks a member that others have: "fail" raises ShardError, "skip" leaves
-            the sample out.
+        missing: What becomes of a sample that lacks a member that others have, or a number in a list of pictures:
+            "fail" raises ShardError, "skip" leaves the sample out.
 
     Returns:
         The folder of the index, which can be opened like a packed one, and its manifest.
@@ -230,6 +232,7 @@ def index_shards(
     _refuse_missing_images(scanned)
     fields = _fields(scanned)
     scanned = [_with_all(shard, fields[1:], missing) for shard in scanned]
+    scanned = _with_whole_lists(scanned, missing)
     samples = [sample for shard in scanned for sample in shard.samples]
     pictures = fields_of_pictures([sample.pictures for sample in samples])
     scanned = [_with_pictures(shard, pictures) for shard in scanned]
@@ -434,6 +437,43 @@ def _with_all(
         names = ["an image", *(field.member for field in fields)]
         raise ShardError(f"{shard.path}: no sample has all of {', '.join(names)}")
     return replace(shard, samples=complete, rejected=rejected)
+
+
+def _with_whole_lists(
+    scanned: Sequence[ScannedShard], missing: Missing
+) -> list[ScannedShard]:
+    """The shards with the samples whose lists of pictures lack no number.
+
+    Raises:
+        ShardError: as `_with_all`.
+    """
+    expected = ListNumbers()
+    for shard in scanned:
+        for sample in shard.samples:
+            for numbers in numbers_of_lists(sample.pictures).values():
+                expected.add(numbers)
+    checked_shards = []
+    for shard in scanned:
+        whole = []
+        rejected = list(shard.rejected)
+        for sample in shard.samples:
+            lists = numbers_of_lists(sample.pictures)
+            faults = (expected.fault(*numbers) for numbers in lists.items())
+            fault = next(filter(None, faults), "")
+            if not fault:
+                whole.append(sample)
+            elif missing == "skip":
+                rejected.append(Rejection(sample.row["source"], fault))
+            else:
+                raise ShardError(
+                    f"{shard.path}: sample {sample.row['key']!r} {fault}. `--missing skip` leaves such samples out"
+                )
+        if not whole:
+            raise ShardError(
+                f"{shard.path}: no sample is left; the last one {rejected[-1].reason}"
+            )
+        checked_shards.append(replace(shard, samples=whole, rejected=rejected))
+    return checked_shards
 
 
 def _write(

@@ -30,6 +30,7 @@ from gpuload.sources.files import (
     read_at,
     readable,
 )
+from gpuload.sources.list_numbers import ListNumbers
 from gpuload.sources.listing import NO_IMAGE, SPLIT
 from gpuload.sources.source import CERTAIN, LAYOUT, Row, Sight, Source, SourceOptions
 from gpuload.sources.stores.unpacked import (
@@ -84,6 +85,7 @@ class TarsSource(Source):
     _paths: Sequence[Path] = ()
     _unpacked: Mapping[Path, Path] = {}  # where compressed shards are read
     _may_lack_image = False  # where pictures lie in lists, which may be empty
+    _list_numbers = ListNumbers()
 
     @classmethod
     def recognise(cls, files: Files) -> Sight | None:
@@ -149,6 +151,7 @@ class TarsSource(Source):
             for sample in self._samples(path, image, findings):
                 name = f"{self._name_of(path)}/{sample.name}"
                 fault = sample.fault(name, fields, self._may_lack_image)
+                fault = fault or sample.fault_of_lists(fields, self._list_numbers)
                 if fault:
                     findings.reject(name, fault)
                     continue
@@ -237,6 +240,7 @@ class TarsSource(Source):
         """The fields of foreign shards: one for each extension that most samples have, in the order of appearance."""
         first_members: dict[str, list[tuple[Path, Member]]] = {}
         counts = Counter[str]()
+        list_numbers: dict[str, ListNumbers] = {}
         samples = 0
         in_lists = 0
         for path in self._paths:
@@ -245,6 +249,8 @@ class TarsSource(Source):
                     continue
                 samples += 1
                 in_lists += sample.begins_a_list
+                for name, numbers in sample.lists().items():
+                    list_numbers.setdefault(name, ListNumbers()).add(numbers)
                 for end, member in sample.parts().items():
                     counts[end] += 1
                     members = first_members.setdefault(end, [])
@@ -256,7 +262,13 @@ class TarsSource(Source):
             for end, members in first_members.items()
             if counts[end] * 2 > samples
         )
-        return tuple(field for field in guesses if field is not None)
+        fields = tuple(field for field in guesses if field is not None)
+        self._list_numbers = ListNumbers.of_all(
+            list_numbers[field.name]
+            for field in fields
+            if field.kind == PicturesKind.name
+        )
+        return fields
 
     def _row(
         self,
@@ -434,6 +446,29 @@ class _TarSample(NamedTuple):
         ]
         return f"has no {min(lacking)}, which most samples have" if lacking else ""
 
+    def lists(self) -> dict[str, list[int]]:
+        """The numbers of the pictures in its lists by their names, in ascending order."""
+        lists: dict[str, list[int]] = {}
+        for numbered in map(numbered_picture, self.members):
+            if numbered is not None:
+                lists.setdefault(numbered.list_name, []).append(numbered.number)
+        return {name: sorted(numbers) for name, numbers in lists.items()}
+
+    def fault_of_lists(self, fields: Sequence[Field], expected: ListNumbers) -> str:
+        """Why it is left out because of the numbers of its pictures; "" if it is packed.
+
+        Args:
+            fields: As in `fault`.
+            expected: Of the set.
+        """
+        for field in fields:
+            if field.kind == PicturesKind.name:
+                numbers = list(numbers_of_list(self.members, field).values())
+                fault = expected.fault(field.name, numbers)
+                if fault:
+                    return fault
+        return ""
+
 
 class _Packed:
     """What is known of the samples that were packed.
@@ -546,8 +581,18 @@ def list_field(name: str) -> Field:
     return Field(name, PicturesKind.name, ";".join(ends))
 
 
-def list_ends(members: Mapping[str, Member], field: Field) -> list[str]:
+def list_ends(members: Iterable[str], field: Field) -> list[str]:
     """The extensions of the members of a list, in the order of their numbers."""
+    return list(numbers_of_list(members, field))
+
+
+def numbers_of_list(members: Iterable[str], field: Field) -> dict[str, int]:
+    """The numbers of the members of a list by their extensions, in ascending order.
+
+    Args:
+        members: Extensions of all members of a sample.
+        field: The list.
+    """
     encodings = {end.rpartition(".")[2].lower() for end in field.member.split(";")}
     numbers = dict[str, int]()
     for end in members:
@@ -556,7 +601,7 @@ def list_ends(members: Mapping[str, Member], field: Field) -> list[str]:
             continue
         if (parts["name"] or "images") == field.name:
             numbers[end] = int(parts["number"])
-    return sorted(numbers, key=lambda end: numbers[end])
+    return dict(sorted(numbers.items(), key=lambda member: member[1]))
 
 
 def _field_of(extension: str, members: Sequence[tuple[Path, Member]]) -> Field | None:

@@ -265,6 +265,81 @@ def test_lists_in_tars_of_others_are_indexed_in_place(tmp_path: Path, pattern: s
         assert depth[:, 0, 0, 0].tolist() == [500 + number for number in label.tolist()]
 
 
+LOST = [
+    ({"a": [0, 2]}, "lacks number 1 in its list a, which has number 2"),
+    ({"a": [1, 2]}, "lacks number 0 in its list a, which has number 1"),
+    ({"a": [0, 1], "b": [0, 3]}, "lacks number 1 in its list b, which has number 3"),
+    ({"a": [0, 1, 1, 2]}, "has two pictures of number 1 in its list a"),
+]
+
+
+def tar_of_lists(folder: Path, samples: list[dict[str, list[int]]]) -> Path:
+    """Numbers of pictures in the lists of each sample; one that comes again is written with a zero before it."""
+    entries = []
+    for key, lists in enumerate(samples):
+        for name, numbers in lists.items():
+            for place, number in enumerate(numbers):
+                digits = f"0{number}" if number in numbers[:place] else f"{number}"
+                entries.append((f"{key:04d}.{name}.{digits}.png", FILES[1][0]))
+    return write_tar(folder / "a.tar", entries)
+
+
+@pytest.mark.parametrize(("lists", "reason"), LOST)
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_lost_picture_of_a_list_in_tars_of_others(
+    tmp_path: Path, lists: dict[str, list[int]], reason: str, place: int
+) -> None:
+    """Closing up the numbers would pair the pictures behind it with those of another list."""
+    samples = [{"a": [0, 1, 2], "b": [0, 1, 2]}, {"a": [0], "b": []}]
+    samples.insert(place, lists)
+    tar = tar_of_lists(tmp_path / "tars", samples)
+    with pytest.raises(gpuload.ShardError, match=f"sample '000{place}' {reason}.*--missing skip"):
+        gpuload.index(tar)
+    _, manifest = gpuload.index(tar, missing="skip")
+    assert manifest.packing["rejected"] == 1
+    report = gpuload.pack(tar, tmp_path / "out", workers=1, progress=False, shuffle=False)
+    (rejection,) = report.rejected
+    assert rejection.reason.startswith(reason) and f"000{place}" in rejection.source
+    for folder in (tar.parent, tmp_path / "out" / "train"):
+        data = gpuload.Dataset(folder)
+        assert [len(data[number]["a"]) for number in range(len(data))] == [3, 1]
+        assert verify(folder) == []
+
+
+def test_lists_of_a_set_begin_at_one_number(tmp_path: Path) -> None:
+    """A list from 1 beside one from 0 has lost its first picture, or is one behind the other."""
+    tar = tar_of_lists(tmp_path, [{"a": [0, 1], "b": [1, 2]}] * 2)
+    with pytest.raises(gpuload.ShardError, match="'0000' lacks number 0 in its list b"):
+        gpuload.index(tar)
+    with pytest.raises(gpuload.ShardError, match="no sample is left; the last one lacks number 0 in its list b"):
+        gpuload.index(tar, missing="skip")
+    with pytest.raises(SourceError, match="lacks number 0 in its list b"):
+        gpuload.pack(tar, tmp_path / "out", workers=1, progress=False)
+
+
+def test_all_lists_may_have_the_same_numbers(tmp_path: Path) -> None:
+    """As those of cameras."""
+    tar = tar_of_lists(tmp_path / "tars", [{"a": [0, 5, 7], "b": [0, 5, 7]}, {"b": [0, 5, 7]}])
+    gpuload.index(tar)
+    assert [len(gpuload.Dataset(tar.parent)[number]["b"]) for number in range(2)] == [3, 3]
+    assert len(pack(tar, tmp_path / "out")) == 2
+    twice = tar_of_lists(tmp_path / "twice", [{"a": [0, 1, 1]}] * 2)
+    with pytest.raises(gpuload.ShardError, match="has two pictures of number 1"):
+        gpuload.index(twice)
+
+
+def test_a_lost_picture_of_its_own_shards_packed_again(tmp_path: Path) -> None:
+    pack([{"frames": [FILES[0][0]] * 3} for _ in range(3)], tmp_path / "set")
+    (tar,) = gpuload.Dataset(tmp_path / "set" / "train").shard_paths
+    stored = members(tar.parent)
+    lost = sorted(stored)[1]
+    assert ".frames.1." in lost
+    write_tar(tar, [(name, content) for name, content in stored.items() if name != lost])
+    report = gpuload.pack(tar.parent, tmp_path / "again", workers=1, progress=False)
+    (rejection,) = report.rejected
+    assert rejection.reason.startswith("lacks number 1 in its list frames, which has number 2")
+
+
 def test_a_picture_of_several_modes_is_passed_over_in_place(tmp_path: Path) -> None:
     gray = encode(Image.fromarray(np.full((6, 9), 500, np.uint16)), "PNG")
     entries = []
