@@ -4,7 +4,7 @@ Every door of the packer and both decoders come through here, so an image has on
 """
 
 from gpuload.formats.codec import Codec, OpenedFile, check_page
-from gpuload.formats.conversion import as_levels, converted
+from gpuload.formats.conversion import as_levels, channels_last, converted
 from gpuload.formats.files import open_file
 from gpuload.formats.opened import (
     raster_of_image,
@@ -21,6 +21,7 @@ __all__ = [
     "OpenedFile",
     "Raster",
     "as_levels",
+    "channels_last",
     "check_page",
     "codecs",
     "converted",

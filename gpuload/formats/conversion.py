@@ -239,13 +239,19 @@ def _plain(raster: Raster, conversion: Conversion) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)
 
 
+def channels_last(array: Array) -> Array:
+    """(H, W, C) of an image with 1 or 3 channels, which may come first; any other array as it is."""
+    if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):
+        return array.transpose(1, 2, 0)
+    return array
+
+
 def as_levels(array: Array, peak: float = 1.0) -> Array:
     """uint8 (H, W, C) out of uint8 or float in 0..peak, with the channels first or last.
 
     Anything else is returned as it is, and the packer rejects it with its type and shape.
     """
-    if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):
-        array = array.transpose(1, 2, 0)
+    array = channels_last(array)
     if (
         array.dtype.kind == "f"
         and array.size

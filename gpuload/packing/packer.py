@@ -43,6 +43,7 @@ from gpuload.packing.plan import (
     RunState,
     check_packages,
     plan_run,
+    read_manifests,
     recorded_settings,
     refuse_change,
     settings_of,
@@ -195,7 +196,7 @@ def pack(
         own_splits=own_splits and source.options.own_splits,
         as_stored=options.keeps_arrays,
         conversion=options.conversion,
-        keeps_depth=options.mode == AUTO,
+        follows=options.mode == AUTO,
     )
     check_packages(options)
     with progress_bar("packing", "images", progress) as bar, ExitStack() as stack:
@@ -392,7 +393,9 @@ def _begin(
             advice,
         )
     try:
-        source = prepare_source(source, output.scratch)
+        source = prepare_source(
+            _for_mode_of_base(source, options, output), output.scratch
+        )
         if options.engine == "ray":
             source.share(output.scratch)
         state = state or plan_run(source, options, output)
@@ -407,6 +410,14 @@ def _begin(
         ) from None
     options = with_mode(options, state.mode)
     return _PackingRun(source, state, options, output, watch)
+
+
+def _for_mode_of_base(source: Source, options: PackOptions, output: Output) -> Source:
+    """The source with the mode of the set that is extended, by which loaded PIL images are refused."""
+    for manifest in read_manifests(output).values():
+        known = with_mode(options, manifest.pixels.mode)
+        return source.with_options(conversion=known.conversion)
+    return source
 
 
 def _is_of_folders(samples: Any) -> TypeGuard[Mapping[str, str | Path | URL]]:

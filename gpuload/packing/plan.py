@@ -257,7 +257,7 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
     check_names(listing.fields, listing.classes, listing.image)
     listing = fit_pictures(source, listing, options)
     _check_splits(listing, options)
-    base = _read_manifests(output)
+    base = read_manifests(output)
     if not base:
         _refuse_without_pictures(source, listing)
     mode, notes_on_mode = mode_of_set(source, listing, options, base)
@@ -310,7 +310,7 @@ def _refuse_without_pictures(source: Source, listing: Listing) -> None:
         )
 
 
-def _read_manifests(output: Output) -> dict[str, Manifest]:
+def read_manifests(output: Output) -> dict[str, Manifest]:
     """The manifest of each split that is there already, by name."""
     folders = output.packed_splits()
     return {name: Manifest.read(folder) for name, folder in folders.items()}

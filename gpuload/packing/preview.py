@@ -62,7 +62,7 @@ def preview(source: Source, options: PackOptions) -> Preview:
         source = source.with_options(
             as_stored=options.keeps_arrays,
             conversion=options.conversion,
-            keeps_depth=options.mode == AUTO,
+            follows=options.mode == AUTO,
         )
         source = prepare_source(source, Path(scratch))
         listing = source.list_samples()

@@ -153,6 +153,8 @@ class NamedArrays(Source):
             for number, pixels in enumerate(block):
                 if is_encoded:
                     pixels = pixels.tobytes()
+                elif self.options.follows and peak == 1.0:
+                    pass  # whether these are levels is known with the mode
                 elif not self.options.as_stored:
                     pixels = as_levels(pixels, peak)
                 yield {"image": pixels, **self._fields_of(values, number)}

@@ -32,6 +32,7 @@ from gpuload.fields.registry import all_kinds
 from gpuload.formats import (
     Raster,
     as_levels,
+    channels_last,
     converted,
     in_color_space,
     is_srgb,
@@ -428,7 +429,9 @@ class _RowReader:
                 f"has a {kind} that is not an array ({error})", "Give numbers"
             ) from None
         if kind == "image" and not self._source.options.as_stored:
-            array = as_levels(array)
+            # Whether floats in 0..1 are levels is known with the mode.
+            follows = self._source.options.follows
+            array = channels_last(array) if follows else as_levels(array)
         return _npy_bytes(array)
 
     def _refuse_no_picture(self, value: Any, kind: str) -> None:
@@ -450,9 +453,8 @@ class _RowReader:
             if conversion.changes_values:  # which the packer does with each file
                 return _file_with(picture)
             raster = raster_of_image(picture)
-            deep = _deep_values(raster)
-            if self._source.options.keeps_depth and deep is not None:
-                return _npy_bytes(deep)
+            if self._source.options.follows:
+                return _blob_of_raster(raster)
             image = converted(raster, conversion)
             profile = b""
             if isinstance(image, Image.Image):
@@ -471,12 +473,40 @@ class _RowReader:
         return _npy_bytes(np.asarray(image))
 
 
-def _deep_values(raster: Raster) -> Array | None:
-    """The values of an image of more than 8 bits; None of others, and of floats in 0..1, which are levels."""
+def _blob_of_raster(raster: Raster) -> bytes:
+    """The values of a PIL image for a set whose mode is not known yet.
+
+    A file, which the packer converts as any other; an array of floats in 0..1, which may be levels, and where no file
+    of Pillow's holds the values.
+    """
+    if raster.image is not None:
+        return _file_of_levels(raster.image, raster.profile)
     values = raster.values
-    if values is None or values.dtype.name not in ("uint16", "float32"):
-        return None
-    return None if as_levels(values).dtype == np.uint8 else values
+    assert values is not None
+    if values.shape[2] == 1 and as_levels(values).dtype != np.uint8:
+        return _tiff_of(Image.fromarray(values.squeeze(2)), raster.profile)
+    return _npy_bytes(values)
+
+
+def _file_of_levels(image: Image.Image, profile: bytes) -> bytes:
+    """A file with all values of a PIL image of 8 bits or fewer, and its transparency."""
+    if image.mode in ("La", "RGBa", "PA"):
+        image = image.convert("LA" if image.mode == "La" else "RGBA")
+    file = io.BytesIO()
+    if image.has_transparency_data or image.mode in ("1", "P"):
+        image.save(file, "PNG", icc_profile=profile or None, compress_level=1)
+        return file.getvalue()
+    if profile:  # PNM has no place for it
+        is_held = image.mode in ("L", "CMYK")
+        return _tiff_of(image if is_held else image.convert("RGB"), profile)
+    (image if image.mode == "L" else image.convert("RGB")).save(file, "PPM")
+    return file.getvalue()
+
+
+def _tiff_of(image: Image.Image, profile: bytes) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "TIFF", icc_profile=profile or None)
+    return file.getvalue()
 
 
 def _file_of(picture: Image.Image) -> bytes | None:

@@ -67,8 +67,8 @@ class SourceOptions:
         as_stored: Whether arrays of images stay as they are, of any dtype and number of channels; else they become
             uint8. The packer sets it by its mode.
         conversion: What PIL images become. The packer sets it.
-        keeps_depth: Whether PIL images of more than 8 bits are arrays of their values instead, since the mode of the
-            set follows from its images. The packer sets it.
+        follows: Whether the mode of the set follows from its images, so that PIL images and floats stay as they are
+            until it is known. The packer sets it.
         classes: Names of all classes in the order of the numbers that they get (`--classes`); () keeps those of the
             source.
     """
@@ -78,7 +78,7 @@ class SourceOptions:
     images_alone: bool = False
     as_stored: bool = False
     conversion: Conversion = field(default_factory=Conversion)
-    keeps_depth: bool = False
+    follows: bool = False
     classes: tuple[str, ...] = ()
 
 
@@ -94,7 +94,7 @@ class ColumnOptions(SourceOptions):
 
 
 # Recorded by the packer.
-_OF_PACKING = ("own_splits", "as_stored", "conversion", "keeps_depth")
+_OF_PACKING = ("own_splits", "as_stored", "conversion", "follows")
 
 
 class Source(ABC):

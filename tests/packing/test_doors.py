@@ -228,7 +228,7 @@ def test_an_opened_file_is_stored_as_it_is(tmp_path: Path) -> None:
     report = gpuload.pack(
         ({"image": image} for image in (opened, loaded, turned)), tmp_path, workers=1, progress=False, shuffle=False
     )
-    assert report.kinds == {"kept": 1, "array": 2}
+    assert report.kinds == {"kept": 1, "ppm": 2}
     assert opened.fp is not None  # the caller's file is not closed
 
 

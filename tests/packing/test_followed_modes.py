@@ -5,6 +5,7 @@ import hashlib
 import io
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,75 @@ def test_floats_in_0_to_1_of_a_program_are_levels(tmp_path: Path) -> None:
         np.testing.assert_array_equal(image, LEVELS)
     with pytest.raises(SourceError, match="of int64; for mode L"):
         pack([{"image": GRAY.astype(np.int64)}], tmp_path / "refused")
+
+
+LOADED: dict[str, tuple[Image.Image, str]] = {
+    "gray": (Image.fromarray(LEVELS), "PNG"),
+    "colours": (photo(), "PNG"),
+    "a palette": (photo().quantize(16), "PNG"),
+    "two colours": (photo().convert("1"), "PNG"),
+    "transparency": (photo().resize((24, 20)).convert("RGBA").rotate(45), "PNG"),
+    "gray of 16 bits": (Image.fromarray(GRAY), "TIFF"),
+    "floats": (Image.fromarray(FLOATS), "TIFF"),
+    "integers": (Image.fromarray(SIGNED.astype(np.int32)), "TIFF"),
+}
+SETS = {"I;16": Image.fromarray(GRAY), "RGB": photo(), "RGBA": photo().convert("RGBA"), "F": Image.fromarray(FLOATS)}
+
+
+def outcome(folder: Path, report: PackReport) -> tuple[Any, ...]:
+    """What a user can tell of a set that was packed."""
+    rejected = sorted((rejection.source, rejection.reason) for rejection in report.rejected)
+    samples = gpuload.Dataset(folder / "train")
+    images = [np.asarray(samples[row]["image"]).tolist() for row in range(len(samples))]
+    return rejected, images, [note for note in report.notes if "Ray Data" not in note]
+
+
+@pytest.mark.parametrize("mode", SETS)
+def test_loaded_images_that_are_appended_mean_what_their_files_do(tmp_path: Path, mode: str) -> None:
+    of_set = SETS[mode]
+    lossless = mode != "F"
+    pack([{"image": of_set}], tmp_path / "loaded", mode=mode, lossless=lossless, encode="keep" if lossless else "raw")
+    shutil.copytree(tmp_path / "loaded", tmp_path / "files")
+    appended = {
+        "loaded": [image for image, _ in LOADED.values()],
+        "files": [encode(image, form) for image, form in LOADED.values()],
+    }
+    outcomes = list[Any]()
+    for name, images in appended.items():
+        rows = [{"image": image} for image in [encode(of_set, "PNG" if lossless else "TIFF"), *images]]
+        report = pack(rows, tmp_path / name, append=True, lossless=lossless, max_rejected=1)
+        outcomes.append(outcome(tmp_path / name, report))
+    assert outcomes[0] == outcomes[1]
+    assert 0 < len(outcomes[0][0]) < len(LOADED)
+
+
+@pytest.mark.parametrize(("most", "rare"), [("I;16", "gray"), ("I;16", "colours"), ("RGB", "gray of 16 bits")])
+def test_a_rare_loaded_image_means_what_its_file_does(tmp_path: Path, most: str, rare: str) -> None:
+    image, form = LOADED[rare]
+    outcomes = list[Any]()
+    for number, given in enumerate((image, encode(image, form))):
+        rows = [{"image": SETS[most]}] * 40
+        rows[21] = {"image": given}  # is not looked at
+        folder = tmp_path / str(number)
+        report = pack(rows, folder, lossless=True, max_rejected=1)
+        outcomes.append((report.manifests["train"].pixels.mode, *outcome(folder, report)))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] == most
+
+
+def test_floats_in_0_to_1_among_numbers_stay_as_they_are(tmp_path: Path) -> None:
+    """Rare ones, and those that are appended; a set of whole numbers does not take them."""
+    shares = np.full((20, 24), 0.25, np.float32)
+    rows = [{"image": FLOATS + 300}] * 40
+    rows[21] = {"image": shares}  # is not looked at
+    out = tmp_path / "out"
+    pack(rows, out)
+    pack([{"image": shares}, {"image": Image.fromarray(shares)}], out, append=True)
+    flat = [image for image in stored(out / "train") if np.ptp(image) == 0]
+    assert [float(image.max()) for image in flat] == [0.25] * 3
+    pack([{"image": GRAY}], tmp_path / "whole")
+    with pytest.raises(SourceError, match="of float32; for mode I;16"):
+        pack([{"image": shares}], tmp_path / "whole", append=True)
 
 
 @pytest.mark.parametrize("kind", PLAIN)
