@@ -130,10 +130,12 @@ class _Call:
 
     def results(self) -> Iterator[Decoded]:
         """As `FaultHandler.decode`."""
+        # A local name: where the interpreter ends, a generator is closed after the module's names have gone.
+        of_samples = BatchDecodeError
         while not self._is_complete:
             try:
                 yield from self._attempt()
-            except BatchDecodeError as error:
+            except of_samples as error:
                 if error is self._error or self._handler.on_corrupt == "raise":
                     raise
                 # A copy: the decoder may read further batches in a thread of its own meanwhile.

@@ -556,6 +556,12 @@ def check_disparities(
         name for name in exchanged if name not in {one.name for one in disparities}
     ]
     for field in disparities:
+        if field.name in exchanged and not views:
+            raise ArgumentError(
+                f"fields: {field.name!r} and {exchanged[field.name]!r} change places in flipped images, and the views "
+                "that they belong to do not. Request the other view, too, with swapped=True, as Picture('right', "
+                "swapped=True); or leave one of the disparities out"
+            )
         if views and field.name not in paired:
             raise ArgumentError(
                 f"fields: {views[0]!r} and {exchanged[views[0]]!r} change places in flipped images, whose disparity is "

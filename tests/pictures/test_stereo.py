@@ -91,6 +91,9 @@ def test_chosen_frames_change_places(packed: Path) -> None:
     ("fields", "message"),
     [
         ((Pictures("left"), Pictures("right", like="label", swapped=True)), "moves as 'label'"),
+        ((Pictures("left"), Pictures("right", like="left"), Disparity("disparity", like="left"),
+          Disparity("disparity_right", like="disparity", swapped=True)),
+         "and the views that they belong to do not. Request the other view, too, with swapped=True"),
         ((Pictures("left"), Pictures("right", like="left", swapped=True), Disparity("disparity", like="left")),
          "whose disparity is then that of the other view. Give it, too, as Disparity"),
         ((Pictures("left"), Pictures("right", like="left", swapped=True), Depth("disparity", like="left")),
