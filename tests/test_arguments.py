@@ -148,6 +148,9 @@ ROWS: list[tuple[str, Wrong]] = [
     ("brightness contrast saturation",
      wrong("whole", "number", "items", too=outside(0, 1e6) | tuples(2, 1, number(0, 1e6)) | st.just((2, 1)))),
     ("field name target", NAME),
+    ("class_numbers", wrong("text", "items", "array", too=[["a", 3], [None]])),
+    ("decoded.dataset", wrong()),
+    ("threads", or_none(COUNT)),
     ("keypoints like", or_none(NAME)),
     ("scale", ascending(ABOVE_0, 1, 0.5)),
     ("Depth.scale Disparity.scale Flow.scale InstanceMap.scale Matte.scale Normals.scale Picture.scale Pictures.scale",
@@ -176,7 +179,7 @@ ROWS: list[tuple[str, Wrong]] = [
     ("patterns", wrong("text", "items", too=["", "a\0b", [1], [None], ["a", b"b"], ("a", 2)])),
     ("watch", wrong("function")),
     ("cache", or_none(wrong("text", too=["", "a\0b"]))),
-    ("cache_size",
+    ("cache_size limit",
      or_none(wrong("whole", "text", too=st.integers(max_value=-1)
       | st.sampled_from(["", "many", "-1", "1 GX", "inf", "nan"])))),
     ("degrees", wrong("whole", "number", "items", too=outside(0, 1e6) | tuples(2, 1, number(-1e6, 1e6)))),

@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -32,7 +33,7 @@ from gpuload.loader.config import LoaderConfig
 from gpuload.loader.pipeline import Report, check_current, followed
 from gpuload.loader.progress import Loop, LoopProgress
 from gpuload.loader.samplers import Sampler, make_sampler
-from gpuload.machine.apart import Flag
+from gpuload.machine.apart import Flag, uninterrupted
 from gpuload.machine.ranks import Ranks, compare_ranks, compare_with_counterparts
 from gpuload.monitor import MOST_STEPS, Metrics
 from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
@@ -209,7 +210,8 @@ class DaliIterator:
         window = shuffle.window * shuffle.lanes
         for source, dataset in enumerate(datasets):
             seed = source_seed(self.config.seed, source, len(datasets))
-            if is_sorted_by_class(dataset, shuffle, seed):
+            look = partial(is_sorted_by_class, dataset, shuffle, seed)
+            if uninterrupted(look):  # it compares rows in threads
                 warnings.warn(
                     f"{dataset.folder}: its shards are sorted by class, so that {window} of them, which are mixed at a "
                     "time, hold only some of the classes, and a model learns less. Pack the set again without "

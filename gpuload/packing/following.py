@@ -125,10 +125,12 @@ def _rows_of_extensions(listing: Listing) -> I64:
     """Rows in equal distances among those of each frequent extension, in order, without those that have no image."""
     names = listing.samples.column(NAME)
     ends = pc.struct_field(pc.extract_regex(names, _EXTENSION), "end")
-    lower = pc.fill_null(pc.ascii_lower(ends), "")
-    coded = pa.chunked_array(lower).combine_chunks().dictionary_encode()
+    lower = pa.chunked_array(pc.ascii_lower(ends)).combine_chunks()
+    coded = lower.dictionary_encode("encode")  # names without an extension are one more
     codes = numbers_of(coded.indices)
-    has_image = numbers_of(pc.not_equal(addresses(listing.samples), NO_IMAGE))
+    # By length, since pyarrow imports pandas to compare with a text.
+    lengths = numbers_of(pc.binary_length(addresses(listing.samples)))
+    has_image = lengths != len(NO_IMAGE)
     counts = np.bincount(codes[has_image])
     frequent = np.argsort(-counts, kind="stable")[:_EXTENSIONS]
     chosen = list[I64]()

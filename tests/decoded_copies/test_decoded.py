@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from coordinate_sets import pack_coordinates
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from images import encode, photo, smooth_image
 from loaders import drain, load, world
-from pictures.coordinate_sets import pack_coordinates
 
 import gpuload
 from gpuload.decoded_copies import shard

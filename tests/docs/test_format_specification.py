@@ -197,7 +197,7 @@ def write(folder: Path, kind: str) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-SPECS = {"tokens": gpuload.Tokens("tokens"), "depth": gpuload.Depth("depth", scale=0.5), "flow": gpuload.Flow("flow")}
+SPECS = {"tokens": gpuload.Tokens("tokens"), "depth": gpuload.Depth("depth"), "flow": gpuload.Flow("flow")}
 
 
 def test_a_set_whose_samples_may_have_no_picture(tmp_path: Path) -> None:

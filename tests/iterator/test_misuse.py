@@ -151,7 +151,7 @@ def test_what_ranks_must_have_in_common(packed: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("gpuload.loader.iterator.compare_ranks", lambda *given: compared.append(given))
     loader = load(packed, 4, rank=1, world_size=3, drop_last=False)
     loader.check_ranks(7)
-    settings = {"batch_size": 4, "drop_last": False, "batches": 9, "lanes": 1}
+    settings = {"batch_size": 4, "drop_last": False, "batches": 9, "lanes": 1, "resized": [""]}
     assert compared == [(loader.ranks, {**loader.state_dict(), **settings}, 7)]
 
 
