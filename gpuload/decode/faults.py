@@ -173,12 +173,10 @@ class _Call:
             return None
         self._in_flight.popleft()
         is_replaced = self._handler.on_corrupt == "skip"
-        return replace(
-            mended,
-            batch=first.batch if is_replaced else first.asked,
-            asked=first.asked,
-            faults=first.faults,
-        )
+        mended.batch = first.batch if is_replaced else first.asked
+        mended.asked = first.asked
+        mended.faults = first.faults
+        return mended
 
     def _input(self) -> Iterator[Batch]:
         """All batches in flight, then the next ones. The decoder must have ended its previous attempt."""
