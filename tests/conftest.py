@@ -33,6 +33,9 @@ SAMPLES = 97  # a prime: no batch size or world size divides it
 settings.register_profile("gpuload", deadline=None, derandomize=True)
 settings.load_profile("gpuload")
 
+# Without an address, Ray joins any cluster that runs on the machine, another test's too, and then refuses `num_cpus`.
+os.environ["RAY_ADDRESS"] = "local"
+
 # A shell starts background processes with SIGINT ignored, and children inherit that; but the tests send SIGINT.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

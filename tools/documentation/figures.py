@@ -556,7 +556,7 @@ def starts() -> str:
                     f"{found['loader_s']:.2f} s",
                     f"{found['images_1_s']:,.0f}",
                     f"{found['images']:,.0f}",
-                    f"{found['images_per_s_then']:,.0f}",
+                    f"{found['images_per_s_then']:,.0f}" if found["images"] else "–",
                 ]
             )
     head = [
