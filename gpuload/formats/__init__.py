@@ -4,8 +4,14 @@ Every door of the packer and both decoders come through here, so an image has on
 """
 
 from gpuload.formats.codec import Codec, OpenedFile, check_page
-from gpuload.formats.conversion import as_levels, channels_last, converted
+from gpuload.formats.conversion import (
+    as_levels,
+    channels_last,
+    converted,
+    unknown_range,
+)
 from gpuload.formats.files import open_file
+from gpuload.formats.floats import FloatRange
 from gpuload.formats.opened import (
     raster_of_image,
     refuse_lost_meaning,
@@ -18,6 +24,7 @@ from gpuload.formats.registry import codecs, image_extensions
 __all__ = [
     "Codec",
     "Conversion",
+    "FloatRange",
     "OpenedFile",
     "Raster",
     "as_levels",
@@ -32,4 +39,5 @@ __all__ = [
     "raster_of_image",
     "refuse_lost_meaning",
     "refuse_lost_numbers",
+    "unknown_range",
 ]

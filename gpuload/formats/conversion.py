@@ -121,9 +121,16 @@ def _levels(raster: Raster, conversion: Conversion) -> Array:
     return scaled
 
 
+def unknown_range(values: Array) -> DecodeError:
+    """The error for floats, (height, width) or (height, width, bands), that do not tell what is white."""
+    return DecodeError(
+        f"its pixels are floating-point numbers of unknown range; {_BY_SCALE}{_by_floats(values)}"
+    )
+
+
 def _by_floats(values: Array) -> str:
-    """The options that keep numbers of unknown range, of (height, width, bands), for messages."""
-    bands = values.shape[2]
+    """The options that keep numbers of unknown range, for messages."""
+    bands = values.shape[2] if values.ndim > 2 else 1
     mode = "F" if bands == 1 else f"float32x{bands}"
     return f", and --mode {mode} --encode raw keeps the numbers"
 
@@ -148,9 +155,7 @@ def _largest_level(image: Image.Image) -> int:
 
 def _levels_of_floats(values: Array) -> Array:
     if not (float(values.min(initial=0)) >= 0 and float(values.max(initial=0)) <= 1):
-        raise DecodeError(
-            f"its pixels are floating-point numbers of unknown range; {_BY_SCALE}{_by_floats(values)}"
-        )
+        raise unknown_range(values)
     scaled: Array = np.round(values.astype(np.float64) * EIGHT_BITS).astype(np.uint8)
     return scaled
 
@@ -246,8 +251,8 @@ def channels_last(array: Array) -> Array:
     return array
 
 
-def as_levels(array: Array, peak: float = 1.0) -> Array:
-    """uint8 (H, W, C) out of uint8 or float in 0..peak, with the channels first or last.
+def as_levels(array: Array) -> Array:
+    """uint8 (H, W, C) out of uint8 or float in 0..1, with the channels first or last.
 
     Anything else is returned as it is, and the packer rejects it with its type and shape.
     """
@@ -256,9 +261,7 @@ def as_levels(array: Array, peak: float = 1.0) -> Array:
         array.dtype.kind == "f"
         and array.size
         and float(array.min()) >= 0
-        and float(array.max()) <= peak
+        and float(array.max()) <= 1
     ):
-        array = np.round(array.astype(np.float64) * (EIGHT_BITS / peak)).astype(
-            np.uint8
-        )
+        array = np.round(array.astype(np.float64) * EIGHT_BITS).astype(np.uint8)
     return array

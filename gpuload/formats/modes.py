@@ -144,7 +144,10 @@ class FollowedMode(NamedTuple):
 
 
 def followed_mode(
-    data: bytes | Array, asked: Conversion, max_pixels: int
+    data: bytes | Array,
+    asked: Conversion,
+    max_pixels: int,
+    floats_are_levels: bool = True,
 ) -> FollowedMode:
     """The mode that holds all values of an image of a set.
 
@@ -155,6 +158,7 @@ def followed_mode(
         data: An encoded image, or an array.
         asked: Which page and which bands are packed.
         max_pixels: Images with more are not decoded.
+        floats_are_levels: Whether floats of an array in 0..1 are levels.
 
     Raises:
         DecodeError: it cannot be told. Exception: of many kinds, by the libraries that decode.
@@ -162,7 +166,7 @@ def followed_mode(
     if isinstance(data, bytes) and data.startswith(npy.START):
         data = npy.read_array(data)
     if isinstance(data, np.ndarray):
-        array = as_levels(data)
+        array = as_levels(data) if floats_are_levels else data
         bands = 1 if array.ndim == 2 else array.shape[-1]
         return FollowedMode(_name_of(array.dtype, bands, asked, _ARRAY_TYPES))
     told = _told_by_header(data)

@@ -18,8 +18,9 @@ from gpuload.errors import SourceError
 from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.images import Pixels
 from gpuload.fields.rows import numbers_of
-from gpuload.formats import Conversion
+from gpuload.formats import Conversion, FloatRange
 from gpuload.formats.modes import FollowedMode, followed_mode
+from gpuload.formats.raster import EIGHT_BITS
 from gpuload.packing.options import AUTO, ENCODED_MODES, PackOptions
 from gpuload.packing.workers import Workers
 from gpuload.sources.listing import NAME, NO_IMAGE, Listing, addresses
@@ -32,7 +33,7 @@ _EXTENSION = r"\.(?P<end>[0-9A-Za-z]{1,6})$"
 _MOST_COLORS = 4  # bands that may be colours, with transparency
 _WITH_ALPHA = (2, 4)
 
-_Task = tuple[Source, str, Conversion, int]
+_Task = tuple[Source, str, Conversion, int, bool]
 _Seen = dict[FollowedMode, list[int]]  # the rows with such images
 
 
@@ -51,8 +52,27 @@ def mode_of_set(
         base: The manifest of each split of the set that is extended.
 
     Raises:
-        SourceError: images that are looked at have different modes; the message holds the options that decide.
+        SourceError: images that are looked at have different modes, or the mode is RGB, and all images are floats that
+            do not tell what is white; the message holds the options that decide.
     """
+    mode, notes = _mode_of_images(source, listing, options, base)
+    floats = listing.floats
+    if mode != "RGB" or not floats.count:
+        return mode, notes
+    if floats.white:
+        return mode, [*notes, _note_on_floats(floats)]
+    if floats.count == len(listing):
+        raise SourceError(_question_of_floats(source, floats))
+    return mode, notes  # each of them is rejected when it is packed
+
+
+def _mode_of_images(
+    source: Source,
+    listing: Listing,
+    options: PackOptions,
+    base: Mapping[str, Manifest],
+) -> tuple[str, list[str]]:
+    """As `mode_of_set`, whatever is white in floats."""
     if options.mode != AUTO:
         return options.mode, []
     for manifest in base.values():
@@ -66,7 +86,7 @@ def mode_of_set(
     if len(seen) > 1:
         raise SourceError(_question(seen, listing))
     (found,) = seen
-    return found.mode, [] if found.mode == "RGB" else [_note(found)]
+    return found.mode, [] if found.mode == "RGB" else [_note(found, listing.floats)]
 
 
 def with_mode(options: PackOptions, mode: str) -> PackOptions:
@@ -92,7 +112,14 @@ def _look(source: Source, listing: Listing, options: PackOptions) -> _Seen:
     rows = _rows_of_extensions(listing)
     places = addresses(listing.samples).take(array_of(rows)).to_pylist()
     tasks: list[_Task] = [
-        (source, place, options.conversion, options.max_pixels) for place in places
+        (
+            source,
+            place,
+            options.conversion,
+            options.max_pixels,
+            listing.floats.white > 0,
+        )
+        for place in places
     ]
     row_of = dict(zip(places, rows.tolist(), strict=True))
     seen = _Seen()
@@ -111,12 +138,14 @@ def _look(source: Source, listing: Listing, options: PackOptions) -> _Seen:
 
 def look(task: _Task) -> FollowedMode | None:
     """The mode of one image, which a worker reads; None where it cannot be told."""
-    source, place, conversion, max_pixels = task
+    source, place, conversion, max_pixels, floats_are_levels = task
     if not place:  # its worker has died
         return None
     source.expect([place])
     try:
-        return followed_mode(source.read(place), conversion, max_pixels)
+        return followed_mode(
+            source.read(place), conversion, max_pixels, floats_are_levels
+        )
     except Exception:  # Pillow's many parsers may raise anything
         return None
 
@@ -141,19 +170,39 @@ def _rows_of_extensions(listing: Listing) -> I64:
     return np.sort(np.concatenate([np.zeros(0, np.int64), *chosen]))
 
 
-def _note(found: FollowedMode) -> str:
+def _note(found: FollowedMode, floats: FloatRange) -> str:
     pixels = Pixels.of_mode(found.mode)
     stored = "" if found.mode in ENCODED_MODES else ", stored as pixels"
     note = (
         f"the set has mode {found.mode} ({pixels.in_words}){stored}, as 8-bit colours hold less than its images: "
-        f"{_for_8_bits([found])}"
+        f"{_for_8_bits([found], floats)}"
     )
     if found.is_inverted:
         note += "; small values are bright (MONOCHROME1), and stay as they are"
     return note
 
 
-def _for_8_bits(found: Sequence[FollowedMode]) -> str:
+def _note_on_floats(floats: FloatRange) -> str:
+    images = counted(floats.count, "image")
+    if floats.white == EIGHT_BITS:
+        return f"{images} of floats, whole numbers up to {EIGHT_BITS}, packed as these levels"
+    return (
+        f"{images} of floats in 0..1 packed as levels of 0..{EIGHT_BITS}, rounded: --mode F --encode raw keeps gray as "
+        "it is, --mode float32x3 --encode raw colours"
+    )
+
+
+def _question_of_floats(source: Source, floats: FloatRange) -> str:
+    """What the packer asks where floats are to become 8-bit colours, and do not tell how."""
+    return (
+        f"{source.title}: {counted(floats.count, 'image')} of floats, {floats.in_words}: neither in "
+        f"0..1 nor whole numbers up to {EIGHT_BITS}, so that nothing tells which value is white. Give --scale "
+        f"{floats.scale} or other ends, or keep the values in a set of their own by --mode F --encode raw (gray) or "
+        "--mode float32x3 --encode raw (colours)"
+    )
+
+
+def _for_8_bits(found: Sequence[FollowedMode], floats: FloatRange) -> str:
     """The options that make 8-bit colours of images of these modes."""
     kinds = [Pixels.of_mode(of_images.mode) for of_images in found]
     most = max(pixels.channels for pixels in kinds)
@@ -165,7 +214,7 @@ def _for_8_bits(found: Sequence[FollowedMode]) -> str:
     has_range = all(pixels.dtype != "float32" for pixels in kinds)
     is_deep = any(pixels.dtype != "uint8" for pixels in kinds)
     if not has_range or (is_deep and most > _MOST_COLORS):
-        options += " --scale LOW:HIGH"
+        options += f" --scale {floats.scale}"
     return f"{options} makes 8-bit colours of them"
 
 
@@ -183,7 +232,7 @@ def _question(seen: _Seen, listing: Listing) -> str:
         answer = f"--mode {quote(found.mode)}{raw} keeps values as they are, and rejects images that it does not hold"
         if found.mode != "RGB" and answer not in answers:
             answers.append(answer)
-    options = "; ".join([*answers, _for_8_bits([*seen])])
+    options = "; ".join([*answers, _for_8_bits([*seen], listing.floats)])
     return (
         f"a set has one mode, and of {counted(looked_at, 'image')} that the packer looked at are {'; '.join(kinds)}. "
         f"Pack them apart, or say what they become: {options}"

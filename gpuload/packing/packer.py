@@ -409,6 +409,7 @@ def _begin(
             f"{error.filename}: cannot be read ({error.strerror}). Check the source"
         ) from None
     options = with_mode(options, state.mode)
+    source = source.with_options(conversion=options.conversion, follows=False)
     return _PackingRun(source, state, options, output, watch)
 
 

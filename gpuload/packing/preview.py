@@ -69,7 +69,8 @@ def preview(source: Source, options: PackOptions) -> Preview:
         check_names(listing.fields, listing.classes)
         mode, notes = mode_of_set(source, listing, options, {})
         listing = replace(listing, notes=(*notes, *listing.notes))
-        source = source.with_options(conversion=with_mode(options, mode).conversion)
+        known = with_mode(options, mode)
+        source = source.with_options(conversion=known.conversion, follows=False)
         splits = make_plan(listing, options)
         sheet = _sheet(source, listing)
     return Preview(

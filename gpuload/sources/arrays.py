@@ -125,7 +125,7 @@ def _unpack_npz(path: Path, folder: Path) -> dict[str, Path]:
 class Hdf5Source(NamedArrays):
     """Arrays of equal length in one HDF5 file, wherever in it, as h5py or PyTables write them.
 
-    Images are uint8 or floats, in 0..1 or 0..255 by the largest of the first chunk, (N, H, W, C) or (N, C, H, W); or
+    Images are uint8 or floats, (N, H, W, C) or (N, C, H, W); or
     encoded, each a row of uint8 of its own length (PyTables' VLArray). Chunks may be compressed by what HDF5 itself
     knows, and by more (PyTables' Blosc) where the package hdf5plugin is installed.
 

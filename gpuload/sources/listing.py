@@ -5,6 +5,7 @@ reading one image. Splits of a source come from the names of its folders or file
 val, valid, validation, dev, test and testing, in any case. They are packed into folders named train, val and test.
 """
 
+import dataclasses
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.picture_lists import PicturesKind
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import kind_of
+from gpuload.formats import FloatRange
 from gpuload.types import I64
 
 SPLIT = "split"  # the key of a sample (a dict), and the role of a column
@@ -312,6 +314,8 @@ class Listing:
         notes: Sentences for the user about what the source holds or skips.
         splits: The split of each sample, if the source has splits; else the packer draws them.
         image: The name of the first picture, whose address and size the samples have.
+        floats: The range of the images that are arrays of floats and may be levels; where the source spools them, of
+            all of them.
     """
 
     samples: pa.Table
@@ -321,6 +325,7 @@ class Listing:
     notes: tuple[str, ...] = ()
     splits: SourceSplits | None = None
     image: str = "image"
+    floats: FloatRange = dataclasses.field(default_factory=FloatRange)
 
     def __len__(self) -> int:
         return int(self.samples.num_rows)

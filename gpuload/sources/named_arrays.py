@@ -9,7 +9,6 @@ import numpy as np
 
 from gpuload.errors import SourceError
 from gpuload.fields.pictures import PictureKind
-from gpuload.formats import as_levels
 from gpuload.sources.columns import USUAL, check_columns, predicted
 from gpuload.sources.files import Files, Findings
 from gpuload.sources.listing import SPLIT, split_called, words_of_splits
@@ -139,11 +138,8 @@ class NamedArrays(Source):
     ) -> Iterator[dict[str, Any]]:
         images = arrays[image]
         is_encoded = _is_encoded(images)
-        peak = 255.0
         for start, stop in _steps(images, is_encoded):
             block = images[start:stop]
-            if start == 0 and _are_shares(block):
-                peak = 1.0
             values = {
                 role: [arrays[name][start:stop] for name in names]
                 for role, names in fields.items()
@@ -153,10 +149,6 @@ class NamedArrays(Source):
             for number, pixels in enumerate(block):
                 if is_encoded:
                     pixels = pixels.tobytes()
-                elif self.options.follows and peak == 1.0:
-                    pass  # whether these are levels is known with the mode
-                elif not self.options.as_stored:
-                    pixels = as_levels(pixels, peak)
                 yield {"image": pixels, **self._fields_of(values, number)}
 
     def _fields_of(
@@ -276,11 +268,6 @@ def _are_images(shape: tuple[int, ...]) -> bool:
 
 def _holds_images(array: Any) -> bool:
     return _are_images(tuple(array.shape)) or _is_encoded(array)
-
-
-def _are_shares(block: Any) -> bool:
-    """Whether images are floats in 0..1."""
-    return block.dtype.kind == "f" and float(block.max(initial=0)) <= 1
 
 
 def _is_text(array: Any) -> bool:

@@ -30,8 +30,8 @@ from gpuload.fields.picture_lists import PicturesKind
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import all_kinds
 from gpuload.formats import (
+    FloatRange,
     Raster,
-    as_levels,
     channels_last,
     converted,
     in_color_space,
@@ -39,7 +39,9 @@ from gpuload.formats import (
     raster_of_image,
     refuse_lost_meaning,
     refuse_lost_numbers,
+    unknown_range,
 )
+from gpuload.formats.raster import EIGHT_BITS
 from gpuload.machine.untrusted import open_regular
 from gpuload.pictures import reason_of
 from gpuload.sources import listing
@@ -60,6 +62,7 @@ _BLOBS = "samples.blobs"
 _ROWS = "samples.jsonl"
 _KINDS = "samples.json"
 _NPY = b"\x93NUMPY"
+_FLOATS = b"\0floats: "  # begins an image of floats, whose white all of them tell
 _REFUSED = b"\0refused: "  # begins what is spooled of an image that cannot be converted
 # What `Findings` holds besides the rejections that a spool keeps.
 _KEPT_FINDINGS = (
@@ -84,14 +87,18 @@ _CHUNK_ROWS = 65_536  # rows kept as Python objects before they become Arrow col
 FieldKinds = dict[str, tuple[str, str]]
 
 
-def fill_spool(source: "Source", scratch: Path) -> None:
+def fill_spool(source: "Source", scratch: Path) -> int:
     """Writes the rows of a source into its spool, unless an earlier run has filled it.
+
+    Returns:
+        What is white in its images of floats, see `FloatRange.white`.
 
     Raises:
         SourceError: as `Source.rows`, or a row is not what it should be.
     """
     if (scratch / _KINDS).exists():
-        return
+        _, _, floats, *_ = json.loads((scratch / _KINDS).read_text())
+        return FloatRange(**floats).white
     findings = Findings(source.options.images_alone)
     rows = source.rows(findings)
     with (
@@ -114,16 +121,18 @@ def fill_spool(source: "Source", scratch: Path) -> None:
     kept = [
         reader.image,
         reader.kinds,
+        asdict(reader.floats),
         *(getattr(findings, name) for name in _KEPT_FINDINGS),
     ]
     rejected = [asdict(rejection) for rejection in findings.rejected]
     (scratch / _KINDS).write_text(json.dumps([*kept, rejected]))
+    return reader.floats.white
 
 
 def list_spool(source: "Source", scratch: Path) -> listing.Listing:
     """The samples in the spool of a source."""
     findings = Findings(source.options.images_alone)
-    image, kinds, *kept, rejected = json.loads((scratch / _KINDS).read_text())
+    image, kinds, floats, *kept, rejected = json.loads((scratch / _KINDS).read_text())
     for name, value in zip(_KEPT_FINDINGS, kept, strict=True):
         setattr(findings, name, value)
     findings.classes = {name: tuple(names) for name, names in findings.classes.items()}
@@ -133,7 +142,7 @@ def list_spool(source: "Source", scratch: Path) -> listing.Listing:
     findings.rejected = [listing.Rejection(**entry) for entry in rejected]
     with (scratch / _ROWS).open("rb") as lines:
         samples = _list(source, findings, kinds, map(json.loads, lines))
-    return replace(samples, image=image)
+    return replace(samples, image=image, floats=FloatRange(**floats))
 
 
 def list_rows(source: "Source") -> listing.Listing:
@@ -146,19 +155,45 @@ def list_rows(source: "Source") -> listing.Listing:
     return replace(samples, image=reader.image)
 
 
-def read_spool(scratch: Path, address: str) -> bytes | Array:
+def read_spool(scratch: Path, address: str, white: int, mode: str) -> bytes | Array:
     """The image, mask or array at an address in a spool.
 
+    Args:
+        scratch: The folder of the spool.
+        address: As the listing has it.
+        white: What is white in images of floats, see `FloatRange.white`.
+        mode: Of the set; "" while it is not known.
+
     Raises:
-        DecodeError: it could not be converted when it was spooled.
+        DecodeError: it could not be converted when it was spooled, or holds floats that do not tell what is white.
     """
     offset, size = map(int, address.split(":"))
     blob = read_at(scratch / _BLOBS, offset, size)
     if blob.startswith(_REFUSED):
         raise DecodeError(blob.removeprefix(_REFUSED).decode())
+    if blob.startswith(_FLOATS):
+        return _floats(_array_of_npy(blob.removeprefix(_FLOATS)), white, mode)
     if blob.startswith(_NPY):
-        return np.load(io.BytesIO(blob), allow_pickle=False)
+        return _array_of_npy(blob)
     return blob
+
+
+def _floats(image: Array, white: int, mode: str) -> bytes | Array:
+    """An image of floats as the packer takes it, see `read_spool`."""
+    if mode in ("", "RGB") and white == EIGHT_BITS:
+        return image.astype(np.uint8)
+    if white:
+        return image
+    if mode == "RGB":
+        raise unknown_range(image)
+    if image.shape[2:] == (1,) and image.dtype == np.float32:  # as Pillow has it
+        return _tiff_of(Image.fromarray(image.squeeze(2)), b"")
+    return image
+
+
+def _array_of_npy(blob: bytes) -> Array:
+    array: Array = np.load(io.BytesIO(blob), allow_pickle=False)
+    return array
 
 
 class _RowReader:
@@ -170,6 +205,7 @@ class _RowReader:
     Attributes:
         kinds: Of the fields, known after the first row.
         remarks: On PIL images, as of `Kind.remarks`.
+        floats: The range of the images that are floats and may be levels.
     """
 
     def __init__(
@@ -186,6 +222,7 @@ class _RowReader:
         self.kinds: FieldKinds = {}
         self._by_key = {key: kind for kind in all_kinds().values() for key in kind.keys}
         self.remarks: Counter[str] = Counter()
+        self.floats = FloatRange()
 
     def entries(self, rows: Iterable["Row"]) -> Iterator[list[Any]]:
         """For each row the name, size and address of its image, the size of all that lies beside it in the source,
@@ -429,10 +466,15 @@ class _RowReader:
                 f"has a {kind} that is not an array ({error})", "Give numbers"
             ) from None
         if kind == "image" and not self._source.options.as_stored:
-            # Whether floats in 0..1 are levels is known with the mode.
-            follows = self._source.options.follows
-            array = channels_last(array) if follows else as_levels(array)
+            array = channels_last(array)
+            if array.dtype.kind == "f":
+                return self._blob_of_floats(array)
         return _npy_bytes(array)
+
+    def _blob_of_floats(self, image: Array) -> bytes:
+        """An image whose values may be levels, which is known when all of them are."""
+        self.floats = self.floats.including(image)
+        return _FLOATS + _npy_bytes(image)
 
     def _refuse_no_picture(self, value: Any, kind: str) -> None:
         """Raises SourceError if the value is None, or a list of pictures in place of an image."""
@@ -453,6 +495,10 @@ class _RowReader:
             if conversion.changes_values:  # which the packer does with each file
                 return _file_with(picture)
             raster = raster_of_image(picture)
+            values = raster.values
+            are_floats = values is not None and values.dtype.kind == "f"
+            if are_floats and not self._source.options.as_stored:
+                return self._blob_of_floats(np.asarray(values))
             if self._source.options.follows:
                 return _blob_of_raster(raster)
             image = converted(raster, conversion)
@@ -476,14 +522,13 @@ class _RowReader:
 def _blob_of_raster(raster: Raster) -> bytes:
     """The values of a PIL image for a set whose mode is not known yet.
 
-    A file, which the packer converts as any other; an array of floats in 0..1, which may be levels, and where no file
-    of Pillow's holds the values.
+    A file, which the packer converts as any other; an array where no file of Pillow's holds the values.
     """
     if raster.image is not None:
         return _file_of_levels(raster.image, raster.profile)
     values = raster.values
     assert values is not None
-    if values.shape[2] == 1 and as_levels(values).dtype != np.uint8:
+    if values.shape[2] == 1:
         return _tiff_of(Image.fromarray(values.squeeze(2)), raster.profile)
     return _npy_bytes(values)
 

@@ -150,6 +150,7 @@ class Source(ABC):
     originals: Mapping[Path, object] = {}
     _scratch = Path()
     _local = Path()
+    _white = 1  # in its images of floats
 
     def __init__(self, path: str | Path | URL, **options: Any) -> None:
         self.options = self.make_options(options)
@@ -264,7 +265,7 @@ class Source(ABC):
             self.originals = {scratch / COPIES: self.path.root}
         self._scratch = scratch
         if self.spools:
-            rows.fill_spool(self, scratch)
+            self._white = rows.fill_spool(self, scratch)
 
     def share(self, scratch: Path) -> None:  # noqa: B027 -- for sources that unpack something
         """Called after `prepare` where workers are on other machines.
@@ -300,7 +301,8 @@ class Source(ABC):
             OSError: it cannot be read any more; the packer leaves it out with that reason.
             DecodeError: the same, with the reason as its message.
         """
-        return rows.read_spool(self._scratch, address)
+        mode = "" if self.options.follows else self.options.conversion.mode
+        return rows.read_spool(self._scratch, address, self._white, mode)
 
     def matching(self) -> list[Path]:
         """The files that match the path, which has wildcards, sorted."""
@@ -347,7 +349,7 @@ class FilesSource(Source):
     def prepare(self, scratch: Path) -> None:
         self._scratch = scratch
         if self.spools:
-            rows.fill_spool(self, scratch)
+            self._white = rows.fill_spool(self, scratch)
 
     def share(self, scratch: Path) -> None:
         self.files.move_to(scratch)
