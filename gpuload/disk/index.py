@@ -93,7 +93,7 @@ def write_index(
 
     Args:
         path: Of the new file.
-        fields: Their columns follow those that every set has.
+        fields: Their columns follow those that every set has. Rows may have others, which are left out.
         points: Whether there is a column of seek points, which rows may lack.
     """
     schema = index_schema(fields)
@@ -105,7 +105,7 @@ def write_index(
             rows = rows.append_column(
                 POINTS_COLUMN, array_of([b""] * len(rows), POINTS_COLUMN.type)
             )
-        writer.write_batch(rows)
+        writer.write_batch(rows.select(schema.names))
 
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         yield write

@@ -393,9 +393,7 @@ def _begin(
             advice,
         )
     try:
-        source = prepare_source(
-            _for_mode_of_base(source, options, output), output.scratch
-        )
+        source = prepare_source(_as_in_base(source, options, output), output.scratch)
         if options.engine == "ray":
             source.share(output.scratch)
         state = state or plan_run(source, options, output)
@@ -413,11 +411,19 @@ def _begin(
     return _PackingRun(source, state, options, output, watch)
 
 
-def _for_mode_of_base(source: Source, options: PackOptions, output: Output) -> Source:
-    """The source with the mode of the set that is extended, by which loaded PIL images are refused."""
-    for manifest in read_manifests(output).values():
+def _as_in_base(source: Source, options: PackOptions, output: Output) -> Source:
+    """The source with what the set that is extended tells: its mode, by which loaded PIL images are refused, and the
+    kinds of joined fields."""
+    base = read_manifests(output)
+    kinds = {
+        field.name: field.kind
+        for manifest in base.values()
+        for file in manifest.joined
+        for field in file.fields
+    }
+    for manifest in base.values():
         known = with_mode(options, manifest.pixels.mode)
-        return source.with_options(conversion=known.conversion)
+        return source.with_options(conversion=known.conversion, kinds=kinds)
     return source
 
 
@@ -481,6 +487,7 @@ class _PackingRun:
                 first_shard=split.first_shard,
                 first_row=state.first_row,
                 image=state.image,
+                joined=state.joined,
             )
             for split in state.splits
             for number in range(split.shards)
@@ -628,14 +635,11 @@ class _PackingRun:
             new_shards = [
                 batch for file in files[1:] for batch in open_batches(file)[1]
             ]
-            manifest = replace(
-                manifest, joined=extend_joined(folder, base, old, new_shards)
-            )
+            given = (*self.state.fields, *self.state.joined)
+            joined = extend_joined(folder, base, old, new_shards, given)
+            manifest = replace(manifest, joined=joined)
             self.notes_on_joined += notes_on_empty(
-                split.name,
-                old,
-                [field.name for field in self.state.fields],
-                sum(map(len, new_shards)),
+                split.name, old, given, sum(map(len, new_shards))
             )
         manifest = describe(folder, manifest, rows, points)
         named = {file.name for file in manifest.joined}

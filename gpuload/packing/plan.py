@@ -33,7 +33,11 @@ from gpuload.formats.modes import common_mode, mode_of
 from gpuload.lists import bounds_of, places_of
 from gpuload.machine.installed import require
 from gpuload.packing.class_numbers import values_of_picture
-from gpuload.packing.extend_joined import check_extendable
+from gpuload.packing.extend_joined import (
+    check_extendable,
+    have_one_form,
+    joined_fields,
+)
 from gpuload.packing.following import mode_of_set, with_mode
 from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.output import Output, write_json
@@ -54,7 +58,6 @@ from gpuload.sources.listing import (
 )
 from gpuload.sources.numbering import renumbered
 from gpuload.sources.source import Source
-from gpuload.store.url import URL
 from gpuload.types import I64, Bools, ClassNames
 
 ROW = "row"
@@ -157,6 +160,7 @@ class RunState:
         own_splits: Whether the splits are the source's own.
         image: The name of the first picture.
         mode: Of the set, see `following.mode_of_set`; RGB in states of before 2026-11-29.
+        joined: What each sample has besides, see `Listing.joined`.
     """
 
     settings: dict[str, Any]
@@ -171,6 +175,7 @@ class RunState:
     own_splits: bool
     image: str = "image"
     mode: str = "RGB"
+    joined: tuple[Field, ...] = ()
 
     @classmethod
     def read(cls, scratch: Path) -> "RunState | None":
@@ -182,7 +187,8 @@ class RunState:
         path = scratch / STATE_NAME
         try:
             state = json.loads(path.read_text(encoding="utf-8"))
-            state["fields"] = tuple(map(Field.from_json, state["fields"]))
+            for name in ("fields", "joined"):
+                state[name] = tuple(map(Field.from_json, state.get(name, ())))
             if state["classes"] is not None:
                 state["classes"] = tuple(state["classes"])
             state["rejected"] = [Rejection(**entry) for entry in state["rejected"]]
@@ -291,6 +297,7 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
         own_splits=listing.splits is not None,
         image=listing.image,
         mode=mode,
+        joined=listing.joined,
     )
     write_json(output.scratch / STATE_NAME, asdict(state))
     return state
@@ -603,12 +610,6 @@ def _write_split_plan(
             "it out"
         )
     first_shard = 0
-    if base is not None and base.joined and isinstance(output.where, URL):
-        joined = [field.name for file in base.joined for field in file.fields]
-        raise SourceError(
-            f"--append: {split.name} at {output.where} has joined fields ({some_of(joined)}), which are extended in "
-            "local folders alone. Copy the set to a disk with `python -m gpuload fetch`, and upload it again"
-        )
     if base is not None:
         first_shard = 1 + max(
             int(shard.name.rpartition("-")[2].removesuffix(".tar"))
@@ -627,20 +628,98 @@ def _write_split_plan(
 
 
 def _match_listing(
-    listing: Listing, base: Mapping[str, Manifest], encoding: Encoding
+    listing: Listing, base: Mapping[str, Manifest], options: PackOptions
 ) -> Listing:
-    """The listing, with the class numbers of the set to which it is appended.
+    """The listing, with the class numbers of the set to which it is appended, and its joined fields apart.
 
     Args:
         base: Manifest of each split of the set, by name.
 
     Raises:
-        SourceError: its fields differ from those of the set, or only one of the two names its classes.
+        SourceError: its fields differ from those of the set, only one of the two names its classes, or splits number
+            them differently.
     """
+    names = [name for name, _ in options.shares]
+    if listing.splits is not None:
+        names = [*listing.splits.names]
+    extended = {name: base[name] for name in names if name in base}
+    listing = _with_joined_apart(listing, extended)
     for split, manifest in base.items():
-        _check_appendable(split, manifest, listing, encoding)
-        listing = _merge_fields(listing, manifest)
-    return listing
+        _check_appendable(split, manifest, listing, options)
+    for split, manifest in extended.items():
+        check_extendable(split, manifest, (*listing.fields, *listing.joined))
+    # The classes of splits that get no sample have a part in it unless they contradict those of the others.
+    for splits in (base, extended):
+        matched = listing
+        for manifest in splits.values():
+            matched = _merge_fields(matched, manifest)
+        if all(_keeps_numbers(matched, manifest) for manifest in extended.values()):
+            return matched
+    raise SourceError(
+        f"--append: {some_of([*extended])} number their classes differently, as after a join to one of them. Append to "
+        "each alone, such as OUT/train"
+    )
+
+
+def _with_joined_apart(listing: Listing, extended: Mapping[str, Manifest]) -> Listing:
+    """The listing, whose fields that were joined to the set are apart from those in shards.
+
+    Args:
+        extended: Manifest of each split that gets samples, by name.
+
+    Raises:
+        SourceError: a field was joined to only some of these splits, or has another form there.
+    """
+    apart = dict[str, Field]()
+    for manifest in extended.values():
+        packed = {field.name for field in manifest.fields}
+        names = joined_fields(manifest).keys() - packed
+        apart |= {field.name: field for field in listing.fields if field.name in names}
+    for split, manifest in extended.items():
+        joined = joined_fields(manifest)
+        for name, field in apart.items():
+            there = joined.get(name)
+            if there is None:
+                raise SourceError(
+                    f"--append: {name!r} was joined to other splits of the set, and not to {split}. Join it there, "
+                    "too, or append to each split alone, such as OUT/train"
+                )
+            if not have_one_form(field, there):
+                raise SourceError(
+                    f"--append: the joined field {name!r} of {split} is {_values_of(there)}, and that of the new "
+                    f"samples {_values_of(field)}. Give such values, or leave it out and join it afterwards"
+                )
+    return replace(
+        listing,
+        fields=tuple(field for field in listing.fields if field.name not in apart),
+        joined=(*apart.values(),),
+    )
+
+
+def _values_of(field: Field) -> str:
+    """The kind of a field, and how many values it has, for messages."""
+    return f"{field.kind} of {field.size}" if field.size else field.kind
+
+
+def _keeps_numbers(listing: Listing, manifest: Manifest) -> bool:
+    """Whether each class has the number that it has in a split."""
+    pairs = [(listing.classes, manifest.classes)]
+    for field in (*listing.fields, *listing.joined):
+        there = _field_in(manifest, field)
+        if there is not None:
+            pairs.append((field.classes, there.classes))
+    return all(
+        now is None or now[: len(old or ())] == (old or ()) for now, old in pairs
+    )
+
+
+def _field_in(manifest: Manifest, field: Field) -> Field | None:
+    """The field of a split that holds such values: the joined one, if it is of the same form, or the packed one."""
+    joined = joined_fields(manifest).get(field.name)
+    if joined is not None and have_one_form(field, joined):
+        return joined
+    packed = {packed.name: packed for packed in manifest.fields[1:]}
+    return packed.get(field.name)
 
 
 def _check_appendable(
@@ -652,7 +731,6 @@ def _check_appendable(
             f"--append: {split} is an index of shards that others packed, whose images a loader turns as Exif "
             "says. Pack the new samples into a folder of their own, and mix the sets"
         )
-    check_extendable(split, manifest, [field.name for field in listing.fields])
     if manifest.image.name != listing.image:
         raise SourceError(
             f"--append: the first picture of {split} is {manifest.image.name!r}, that of the new samples "
@@ -678,7 +756,11 @@ def _merge_fields(listing: Listing, manifest: Manifest) -> Listing:
     samples = listing.samples
     classes = listing.classes
     fields = []
-    for field, old_field in zip(listing.fields, manifest.fields[1:], strict=True):
+    for field in (*listing.fields, *listing.joined):
+        old_field = _field_in(manifest, field)
+        if old_field is None:
+            fields.append(field)
+            continue
         if kind_of(field).names_set_classes:
             classes, samples = _merge_classes(samples, field, manifest.classes, classes)
         else:
@@ -688,16 +770,27 @@ def _merge_fields(listing: Listing, manifest: Manifest) -> Listing:
             category_ids = _merge_ids(names, field, old_field)
             field = replace(field, classes=names, category_ids=category_ids)
         fields.append(replace(field, instances_of=old_field.instances_of))
-    return replace(listing, samples=samples, fields=tuple(fields), classes=classes)
+    in_shards = len(listing.fields)
+    return replace(
+        listing,
+        samples=samples,
+        fields=tuple(fields[:in_shards]),
+        joined=tuple(fields[in_shards:]),
+        classes=classes,
+    )
 
 
 def _described(image: str, mode: str, fields: Iterable[Field]) -> str:
     """Fields in a message; the same only for those that can be appended to each other."""
     texts = [f"image ({image} {mode})"]
-    for field in fields:
-        parts = (field.kind, _described_member(field), field.size, field.dtype)
-        texts.append(f"{field.name} ({' '.join(str(part) for part in parts if part)})")
+    texts += [f"{field.name} ({_form_of(field)})" for field in fields]
     return ", ".join(texts)
+
+
+def _form_of(field: Field) -> str:
+    """The kind of a field, and what tells its values from those of others of this kind."""
+    parts = (field.kind, _described_member(field), field.size, field.dtype)
+    return " ".join(str(part) for part in parts if part)
 
 
 def _described_member(field: Field) -> str:

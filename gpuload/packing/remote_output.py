@@ -25,7 +25,12 @@ from gpuload.disk import manifest as manifest_file
 from gpuload.disk.commit import NEXT_NAME
 from gpuload.disk.fetch import fetch_files
 from gpuload.disk.index import FILE_NAME as INDEX_NAME
-from gpuload.disk.manifest import CARD_NAME, ROOT_FILES, dali_index_path
+from gpuload.disk.manifest import (
+    CARD_NAME,
+    ROOT_FILES,
+    Manifest,
+    dali_index_path,
+)
 from gpuload.errors import ArgumentError, GpuloadError, OutputError
 from gpuload.packing.options import PackOptions
 from gpuload.packing.output import (
@@ -126,6 +131,9 @@ class RemoteOutput(Output):
             self._claim(url)
         if self.append:
             self._fetch(splits, (*BASE_FILES, NEXT_NAME, *ROOT_FILES))
+            for split in splits:
+                joined = _joined_names(self.path / split)
+                fetch_files(url / split, self.path / split, *joined)
             fetch_files(url, self.path, CARD_NAME)
 
     def _claim(self, url: URL) -> None:
@@ -201,7 +209,10 @@ class RemoteOutput(Output):
         self.keep = True
         super().publish(splits)
         replaced = [split for split in splits if self._is_replaced(split)]
+        before = {split: _joined_names(self.base_folder(split)) for split in replaced}
         for split in splits:
+            for name in _joined_names(self.path / split):
+                self._put(f"{split}/{name}")
             index_name = NEXT_NAME if split in replaced else INDEX_NAME
             self._put(f"{split}/{index_name}", f"{split}/{INDEX_NAME}")
             for name in (REJECTED_NAME, *ROOT_FILES):
@@ -214,7 +225,13 @@ class RemoteOutput(Output):
         for split in replaced:
             self._put(f"{split}/{INDEX_NAME}")
         next_names = [f"{split}/{NEXT_NAME}" for split in replaced]
-        background().wait(self.bucket.delete(next_names))
+        unused = [
+            f"{split}/{name}"
+            for split in replaced
+            for name in before[split]
+            if name not in _joined_names(self.path / split)
+        ]
+        background().wait(self.bucket.delete([*next_names, *unused]))
         published = {split: self._sha256(split) for split in splits}
         run = {"run": self.bucket.run, "published": published}
         write_json(self.final / "run.json", run)
@@ -289,6 +306,11 @@ def _check_options(url: URL, options: PackOptions) -> None:
         raise ArgumentError(
             f"--engine ray: packs into a folder that all machines share, and not to {url}. Copy it there"
         )
+
+
+def _joined_names(folder: Path) -> list[str]:
+    """The files of joined columns that the manifest in a folder names."""
+    return [file.name for file in Manifest.read(folder).joined]
 
 
 def _read_run(root: Path) -> dict[str, Any]:

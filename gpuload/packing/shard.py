@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from gpuload.disk import ShardInfo
 from gpuload.disk.index import POINTS_COLUMN
+from gpuload.disk.joined import joined_schema
 from gpuload.disk.manifest import dali_index_path, dali_index_text
 from gpuload.disk.tar import Member, TarWriter
 from gpuload.errors import DecodeError
@@ -87,6 +88,7 @@ class ShardJob(Blamable):
         first_shard: Added to its number when shards are appended to a set.
         first_row: Added to the numbers of its samples when shards are appended to a set.
         image: The name of the field of the image.
+        joined: Fields of the samples that the shard does not hold; its index rows have their columns.
     """
 
     source: Source
@@ -98,6 +100,7 @@ class ShardJob(Blamable):
     first_shard: int = 0
     first_row: int = 0
     image: str = "image"
+    joined: tuple[Field, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -407,7 +410,8 @@ class _Packing:
     def _read(
         self, address: str, values: dict[str, Any]
     ) -> "tuple[StoredImage, list[Stored]]":
-        """Reads and checks one sample: returns its image, and the member or members of each other field."""
+        """Reads and checks one sample: returns its image, and the member or members of each other field, joined ones
+        last."""
         # SIGALRM's default action ends the process even if C code never returns to Python.
         signal.setitimer(signal.ITIMER_REAL, self.job.time_limit_s)
         try:
@@ -416,7 +420,7 @@ class _Packing:
             if image is None:
                 image, cost = self._read_image(address, values)
             stored = list[Stored]()
-            for field in self.job.fields:
+            for field in (*self.job.fields, *self.job.joined):
                 if image.kind == MISSING and _is_on_image(field, values):
                     raise DecodeError(f"has {field.name!r} and no picture")
                 part = self._read_field(field, values, image.placement)
@@ -568,10 +572,14 @@ class _Packing:
             "height": image.height,
             POINTS: image.points or b"",
         }
-        holder = self._list_of_image(image, stored)
+        for joined in stored[len(self.job.fields) :]:
+            assert isinstance(joined, StoredMember)
+            row.update(joined.values)
+        members = stored[: len(self.job.fields)]
+        holder = self._list_of_image(image, members)
         sample = _Sample(key, row, [])
         self._add_image(sample, image, holder)
-        for field, part in zip(self.job.fields, stored, strict=True):
+        for field, part in zip(self.job.fields, members, strict=True):
             if isinstance(part, StoredList):
                 self._add_list(sample, field, part, field.name == holder)
                 continue
@@ -585,7 +593,7 @@ class _Packing:
         self.members.append(sample.members)
         self.report.kinds[image.kind] += 1
         self.report.remarks.update(image.remarks)
-        for field in self.job.fields:
+        for field in (*self.job.fields, *self.job.joined):
             self.report.remarks.update(
                 kind_of(field).remarks(field, values, image.placement)
             )
@@ -669,8 +677,10 @@ class _Packing:
         return member.offset + picture.header, member.size - picture.header
 
     def index_rows(self) -> bytes:
-        """The rows of the index, as an Arrow file of one batch."""
+        """The rows of the index, as an Arrow file of one batch, with the columns of joined fields."""
         schema = index_schema(self.fields)
+        for column in joined_schema(self.job.joined):
+            schema = schema.append(column)
         if any(row[POINTS] for row in self.rows):
             schema = schema.append(POINTS_COLUMN)
         columns = [

@@ -314,6 +314,7 @@ class Listing:
         notes: Sentences for the user about what the source holds or skips.
         splits: The split of each sample, if the source has splits; else the packer draws them.
         image: The name of the first picture, whose address and size the samples have.
+        joined: Fields that were joined to the set that is extended, and that its shards do not hold.
         floats: The range of the images that are arrays of floats and may be levels; where the source spools them, of
             all of them.
     """
@@ -325,6 +326,7 @@ class Listing:
     notes: tuple[str, ...] = ()
     splits: SourceSplits | None = None
     image: str = "image"
+    joined: tuple[Field, ...] = ()
     floats: FloatRange = dataclasses.field(default_factory=FloatRange)
 
     def __len__(self) -> int:

@@ -100,6 +100,7 @@ def fill_spool(source: "Source", scratch: Path) -> int:
         _, _, floats, *_ = json.loads((scratch / _KINDS).read_text())
         return FloatRange(**floats).white
     findings = Findings(source.options.images_alone)
+    findings.kinds |= source.options.kinds
     rows = source.rows(findings)
     with (
         naming(source.originals),
@@ -148,6 +149,7 @@ def list_spool(source: "Source", scratch: Path) -> listing.Listing:
 def list_rows(source: "Source") -> listing.Listing:
     """The samples of a source whose rows hold references."""
     findings = Findings(source.options.images_alone)
+    findings.kinds |= source.options.kinds
     reader = _RowReader(source, findings)
     entries = reader.entries(source.rows(findings))
     with naming(source.originals):

@@ -71,6 +71,7 @@ class SourceOptions:
             until it is known. The packer sets it.
         classes: Names of all classes in the order of the numbers that they get (`--classes`); () keeps those of the
             source.
+        kinds: Those of fields that were joined to the set that is extended, by name. The packer sets it.
     """
 
     named: bool = False
@@ -80,6 +81,7 @@ class SourceOptions:
     conversion: Conversion = field(default_factory=Conversion)
     follows: bool = False
     classes: tuple[str, ...] = ()
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class ColumnOptions(SourceOptions):
 
 
 # Recorded by the packer.
-_OF_PACKING = ("own_splits", "as_stored", "conversion", "follows")
+_OF_PACKING = ("own_splits", "as_stored", "conversion", "follows", "kinds")
 
 
 class Source(ABC):

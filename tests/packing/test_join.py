@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +346,129 @@ def test_append_is_refused_where_no_value_means_none(folder: Path, tmp_path: Pat
         SourceError, match=r"has the joined field 'image_id' \(integers\), which has no value that means none"
     ):
         appended(folder, [20])
+    assert verify(folder) == []
+
+
+def given(numbers: list[int]) -> list[dict[str, Any]]:
+    """Samples that have all joined fields."""
+    values = columns(numbers)
+    names = [name for name in values if name not in ("path", "split", "embedding")]
+    fields = [{name: values[name][place] for name in names} for place in range(len(numbers))]
+    return [
+        {
+            "image": encode(photo(50 + n)), "label": 1, "name": f"{n}.jpg", **of_sample,
+            "embedding": np.array([n / 2, -n, 0.25], np.float32), "numbers": [n, n + 1],
+        }
+        for n, of_sample in zip(numbers, fields, strict=True)
+    ]  # fmt: skip
+
+
+def with_joined_columns(folder: Path, tmp_path: Path) -> None:
+    numbers = shuffled()
+    rows = {**columns(numbers), "numbers": [[n, n + 1] for n in numbers]}
+    del rows["split"]
+    pa.parquet.write_table(pa.table(rows), tmp_path / "all.parquet")
+    join(folder, tmp_path / "all.parquet")
+
+
+def test_appended_samples_keep_what_they_have_of_joined_fields(folder: Path, tmp_path: Path) -> None:
+    """Of every kind, also lists of whole numbers, which no value says to be such; their shards do not hold them."""
+    with_joined_columns(folder, tmp_path)
+    before = Dataset(folder).manifest
+    report = gpuload.pack(given([20, 21]), folder.parent, append=True, workers=1, progress=False)
+    assert not report.notes
+    data = Dataset(folder)
+    assert verify(folder) == []
+    assert data.manifest.fields == before.fields
+    assert [file.fields for file in data.manifest.joined] == [file.fields for file in before.joined]
+    for number in range(len(data)):
+        sample = data[number]
+        n = number_of(sample)
+        row = columns([n])
+        assert sample["embedding"].tolist() == [n / 2, -n, 0.25]
+        assert (sample["score"], sample["image_id"], sample["text"]) == (n / 4, 2**40 + n, f"picture {n}")
+        classes = data.fields["tags"].classes
+        assert [classes[tag] for tag in sample["tags"]] == row["tags"][0]
+        assert np.asarray(sample["found"]).tolist() == row["found"][0]
+        assert (list(sample["found_class"]), sample["about"]) == (row["found_class"][0], {"n": n})
+        assert list(sample["numbers"]) == [n, n + 1]
+    with tarfile.open(sorted(folder.glob("*.tar"))[-1]) as tar:
+        assert {name.partition(".")[2] for name in tar.getnames()} == {"jpg", "cls"}
+
+
+def test_an_interrupted_append_goes_on_with_joined_fields(folder: Path, tmp_path: Path) -> None:
+    with_joined_columns(folder, tmp_path)
+    alone = Path(shutil.copytree(folder.parent, tmp_path / "alone"))
+    settings: dict[str, Any] = {"append": True, "workers": 1, "progress": False, "maxcount": 2}
+
+    def interrupt(progress: Any) -> None:
+        if progress.images:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gpuload.pack(given([20, 21, 22, 23]), folder.parent, watch=interrupt, **settings)
+    assert len(Dataset(folder)) == COUNT
+    gpuload.pack(given([20, 21, 22, 23]), folder.parent, resume=True, **settings)
+    gpuload.pack(given([20, 21, 22, 23]), alone, **settings)
+    assert (folder / "manifest.json").read_bytes() == (alone / "train" / "manifest.json").read_bytes()
+
+
+def test_appended_classes_are_those_of_the_joined_field(tmp_path: Path) -> None:
+    """Which took the place of a packed one with other classes."""
+    folder = tmp_path / "set" / "train"
+    samples = [{"image": encode(photo(n)), "labels": ["ant", "bee"][: n % 3], "name": f"{n}.jpg"} for n in range(4)]
+    gpuload.pack(samples, folder.parent, workers=1, progress=False)
+    labels = [["bee"], ["cat", "dog"], [], ["dog"]]
+    pa.parquet.write_table(pa.table({"path": [f"{n}.jpg" for n in range(4)], "labels": labels}), tmp_path / "t.parquet")
+    join(folder, tmp_path / "t.parquet", replace_fields=True)
+    more = [{"image": encode(photo(9)), "labels": ["ant", "dog"], "name": "4.jpg"}]
+    gpuload.pack(more, folder.parent, append=True, workers=1, progress=False)
+    data = Dataset(folder)
+    names = data.fields["labels"].classes
+    assert names == ("bee", "cat", "dog", "ant")
+    found = {number_of(row): [names[n] for n in row["labels"]] for row in (data[n] for n in range(5))}
+    assert found == {**dict(enumerate(labels)), 4: ["ant", "dog"]}
+    assert verify(folder) == []
+
+
+def test_splits_that_number_their_classes_differently_are_appended_to_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    samples = [
+        {"image": encode(photo(n)), "label": "ab"[n % 2], "name": f"{n}.jpg", "split": ["train", "val"][n // 4]}
+        for n in range(8)
+    ]
+    gpuload.pack(samples, folder, workers=1, progress=False)
+    rows = pa.table({"path": [f"{n}.jpg" for n in range(4)], "label": ["b", "c", "b", "c"]})
+    pa.parquet.write_table(rows, tmp_path / "t.parquet")
+    join(folder / "train", tmp_path / "t.parquet", replace_fields=True)
+    more = [{**sample, "name": f"{8 + n}.jpg"} for n, sample in enumerate(samples)]
+    with pytest.raises(SourceError, match=r"'train', 'val' number their classes differently.* OUT/train"):
+        gpuload.pack(more, folder, append=True, workers=1, progress=False)
+    alone = [{"image": encode(photo(9)), "label": "c", "name": "8.jpg"}]
+    gpuload.pack(alone, folder / "train", append=True, workers=1, progress=False)
+    data = Dataset(folder / "train")
+    assert data.classes == ("b", "c")
+    found = {number_of(row): data.classes[row["label"]] for row in (data[n] for n in range(5))}
+    assert found == {0: "b", 1: "c", 2: "b", 3: "c", 8: "c"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"score": "high"}, r"'score' of sample 0 \('20.jpg'\) must be a finite number"),
+        (
+            {"score": [0.5, 1.0]},
+            r"the joined field 'score' of train is target, and that of the new samples target of 2",
+        ),
+        ({"other": 0.5}, r"train has the fields .*, the new samples have .* other \(target"),
+    ],
+)
+def test_appended_fields_of_another_form_are_refused(
+    folder: Path, tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
+    join(folder, table(tmp_path / "t.parquet", shuffled(), ["score"]))
+    with pytest.raises(SourceError, match=message):
+        appended(folder, [20], **fields)
     assert verify(folder) == []
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from images import write_files
+from images import encode, photo, write_files
 from loaders import drain, load
 from reading import files_of, rejected_of
 from sources.stores.true_samples import GOLDEN
@@ -32,6 +32,7 @@ from gpuload import ArgumentError, GpuloadError, OutputError, RemoteError, Shard
 from gpuload.cli import main
 from gpuload.disk import Manifest
 from gpuload.packing.index import expand_shards, index_shards
+from gpuload.packing.join import join
 from gpuload.packing.verify import verify
 from gpuload.sources import FolderSource, open_source
 from gpuload.store import objects as bucket
@@ -269,6 +270,39 @@ def test_each_state_opens_while_a_set_is_appended_to(
         proxy.fault = replace_set  # after the old manifest was read, and before its index is
         assert len(gpuload.Dataset("s3://bucket/stopped-0/train", tmp_path / f"others{whole_bytes}")) == 98
         proxy.reset()
+
+
+def test_a_set_with_joined_columns_is_appended_to(store: Any, proxy: Proxy, tmp_path: Path) -> None:
+    """As on a disk; and what lies there at each moment opens for a reader."""
+    rows = [{"image": encode(photo(n)), "name": f"{n}.jpg"} for n in range(6)]
+    gpuload.pack(rows[:4], tmp_path / "local", workers=1, progress=False)
+    table = pa.table({"path": [f"{n}.jpg" for n in range(4)], "score": [n / 2 for n in range(4)]})
+    pa.parquet.write_table(table, tmp_path / "t.parquet")
+    join(tmp_path / "local" / "train", tmp_path / "t.parquet")
+    for name, data in files_of(tmp_path / "local").items():
+        store.put("bucket", f"joined/{name}", data)
+    states: list[dict[str, bytes]] = []
+
+    def watch(path: str, number: int) -> None:
+        state = store.files("bucket", "joined/")
+        if state not in states:
+            states.append(state)
+
+    proxy.fault = watch
+    more = [{**rows[4], "score": 2.0}, {**rows[5], "score": 2.5}]
+    for out in ("s3://bucket/joined", tmp_path / "local"):
+        gpuload.pack(more, out, append=True, workers=1, progress=False)
+    proxy.reset()
+    assert store.files("bucket", "joined/") == files_of(tmp_path / "local")
+    counts = list[int]()
+    for number, state in enumerate([*states, store.files("bucket", "joined/")]):
+        for name, data in state.items():
+            store.put("bucket", f"joined-{number}/{name}", data)
+        dataset = gpuload.Dataset(f"s3://bucket/joined-{number}/train", tmp_path / "cache")
+        scores = {row["source"]: row["score"] for row in (dataset[place] for place in range(len(dataset)))}
+        assert scores == {f"{n}.jpg": n / 2 for n in range(len(dataset))}
+        counts.append(len(dataset))
+    assert sorted(set(counts)) == [4, 6]
 
 
 def test_a_set_that_changes_while_it_is_appended_to(
