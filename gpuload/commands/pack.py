@@ -21,7 +21,8 @@ from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.sources import Source, open_source
 from gpuload.sources.beside import PicturesBeside
 from gpuload.sources.columns import ROLES, parse_columns
-from gpuload.sources.matched import are_patterns, open_matched
+from gpuload.sources.matched import are_patterns
+from gpuload.sources.matched_files import open_matched
 from gpuload.sources.numbering import read_classes
 from gpuload.sources.registry import parse_options, sources
 from gpuload.store.url import URL, as_location, scheme_of
@@ -223,8 +224,6 @@ class Pack:
         pictures = parse_pictures(self.picture)
         if are_patterns(pictures):
             others = {
-                "--labels": self.labels,
-                "--column": self.column,
                 "--from": self.form,
                 "--no-labels": self.no_labels,
                 "--negatives": self.negatives,
@@ -237,6 +236,8 @@ class Pack:
                 others,
                 out,
                 self.zip_encoding,
+                self.labels,
+                parse_columns(self.column),
                 own_splits=not self.no_splits,
                 classes=classes,
             )

@@ -60,7 +60,8 @@ from gpuload.packing.workers import (
 from gpuload.sources.beside import PicturesBeside
 from gpuload.sources.columns import IterableSource, open_batches
 from gpuload.sources.listing import Rejection, some_of
-from gpuload.sources.matched import are_patterns, open_matched
+from gpuload.sources.matched import are_patterns
+from gpuload.sources.matched_files import open_matched
 from gpuload.sources.registry import open_source
 from gpuload.sources.source import Source
 from gpuload.store.files import temporaries
@@ -255,8 +256,18 @@ def _source_of(
             return _open_path(samples, out, path_options)
         places = check("pack", "pictures", pictures, FOLDERS)
         if are_patterns(places):
-            others = {f"pack({name}=…)": value for name, value in path_options.items()}
-            return open_matched(samples, places, others)
+            others = {
+                f"pack({name}=…)": value
+                for name, value in path_options.items()
+                if name not in ("labels", "columns")
+            }
+            return open_matched(
+                samples,
+                places,
+                others,
+                labels=path_options["labels"],
+                columns=_columns_by_role(path_options["columns"]),
+            )
         source = _open_path(samples, out, path_options)
         return PicturesBeside(source, places, image)
     unused = [name for name, option in path_options.items() if option]
@@ -279,10 +290,7 @@ def _open_path(
     Args:
         path_options: The arguments of `pack` that say what it is.
     """
-    columns = {
-        role: (names,) if isinstance(names, str) else tuple(names)
-        for role, names in (path_options["columns"] or {}).items()
-    }
+    columns = _columns_by_role(path_options["columns"])
     where = check("pack", "out", out, LOCATION)
     return open_source(
         path,
@@ -293,6 +301,16 @@ def _open_path(
         out=None if isinstance(where, URL) else where,
         options=path_options["source_options"],
     )
+
+
+def _columns_by_role(
+    columns: Mapping[str, str | Sequence[str]] | None,
+) -> dict[str, tuple[str, ...]]:
+    """The names of columns by what they hold, each as a tuple."""
+    return {
+        role: (names,) if isinstance(names, str) else tuple(names)
+        for role, names in (columns or {}).items()
+    }
 
 
 def _whole_set(

@@ -188,10 +188,10 @@ class MaskFoldersSource(MatchedSource):
                     split_of[posixpath.basename(_without_extension(words[0]))] = split
         return split_of
 
-    def _match(
+    def match(
         self, findings: Findings
     ) -> tuple[dict[Key, Ref], dict[str, dict[Key, Ref]]]:
-        images, others = super()._match(findings)
+        images, others = super().match(findings)
         if not self._layout.is_partial:
             return images, others
         masks = others[_MASK]

@@ -11,7 +11,7 @@ from gpuload.errors import ArgumentError, SourceError, some_of
 from gpuload.fields.pictures import PICTURE_SUFFIXES, PictureKind
 from gpuload.sources.files import Files, Findings, Ref
 from gpuload.sources.listing import SPLIT
-from gpuload.sources.source import FilesSource, Row, SourceOptions, open_files
+from gpuload.sources.source import FilesSource, Row, SourceOptions
 from gpuload.store.url import URL
 
 _EXTENSIONS = frozenset(suffix.removeprefix(".") for suffix in PICTURE_SUFFIXES)
@@ -49,38 +49,6 @@ def are_patterns(pictures: Mapping[str, Any]) -> bool:
             f"{some_of(folders)} folders. Give patterns for all, or folders for all"
         )
     return bool(patterns)
-
-
-def open_matched(
-    root: str | Path | URL,
-    pictures: Mapping[str, str],
-    other_options: Mapping[str, Any],
-    out: Path | None = None,
-    zip_encoding: str | None = None,
-    **options: Any,
-) -> "MatchedSource":
-    """The source of pictures that are given by patterns.
-
-    Args:
-        root: A folder, a zip archive or a URL.
-        pictures: As `MatchedOptions.pictures`.
-        other_options: Of other sources, by their names in messages.
-        out: The output folder, whose files are not samples.
-        zip_encoding: As of `open_files`.
-        options: Others of `MatchedOptions`.
-
-    Raises:
-        ArgumentError: An option of another source is given, or a pattern is wrong.
-    """
-    for name, value in other_options.items():
-        if value:
-            raise ArgumentError(
-                f"{name}: patterns of pictures say which files are packed. Leave it out"
-            )
-    files = open_files(root, zip_encoding)
-    if out is not None:
-        files.leave_out(out)
-    return MatchedSource(files, pictures=pictures, **options)
 
 
 class Pattern:
@@ -214,7 +182,7 @@ class MatchedSource(FilesSource):
             if pattern.name != "image"
         }
         findings.strict = True
-        images, others = self._match(findings)
+        images, others = self.match(findings)
         for key, image in images.items():
             pictures = {
                 pattern.name: others[pattern.name].get(key)
@@ -232,10 +200,13 @@ class MatchedSource(FilesSource):
                 sample[SPLIT] = words[_SPLIT]
             yield sample | pictures
 
-    def _match(
+    def match(
         self, findings: Findings
     ) -> tuple[dict[Key, Ref], dict[str, dict[Key, Ref]]]:
         """The images, and the files of each further picture, by their keys.
+
+        Args:
+            findings: Gets notes on files that fit no pattern.
 
         Raises:
             SourceError: No file fits a pattern, or two of one pattern have one key.
