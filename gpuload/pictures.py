@@ -22,6 +22,7 @@ from gpuload.headers.jpeg import LOSSLESS_FRAME
 from gpuload.types import F32, U8, Array, ClassNames
 
 MAX_PIXELS = 178_956_970  # Pillow's: 0.5 GB as RGB
+EIGHT_BIT_MODES = ("L", "RGB", "RGBA")  # of Pillow
 
 # Fifteen colours that differ from one another and from most photos; class number n has colour n modulo 15.
 _COLORS = "E6554B 4287F5 48BE6E F5AA32 A55FDC 32BEC8 F078B9 96AF3C"
@@ -197,14 +198,15 @@ def as_picture(values: Any) -> Image.Image:
 
 
 def decode_image(
-    content: bytes, most_px: int | None = None, mode: str = "RGB"
-) -> Image.Image:
-    """An encoded image as people look at it: RGB, upright.
+    content: bytes, conversion: Conversion, most_px: int | None = None
+) -> Image.Image | Array:
+    """An encoded image in the mode of its set, upright: a picture of Pillow where the mode is one of its modes of 8
+    bits, else an array (height, width, channels).
 
     Args:
         content: The bytes of the file.
+        conversion: To the mode of the set.
         most_px: A JPEG may be decoded smaller, but its sides not below this; None: it is not.
-        mode: The pixel mode of its set, by which it is converted to an RGB or gray image as for a batch.
 
     Raises:
         Exception: of many kinds, by Pillow.
@@ -212,19 +214,26 @@ def decode_image(
     with Image.open(io.BytesIO(content)) as image:
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"{image.width} × {image.height} pixels")
-        if most_px is not None and LOSSLESS_FRAME not in content:
-            image.draft("RGB", (most_px, most_px))
-        if mode in ("RGB", "L") and image.format != "JPEG":
-            conversion = Conversion(codecs=False)
-            plain = converted(open_file(content, conversion).load(), conversion)
-            assert isinstance(plain, Image.Image)
-            return plain.convert("RGB")
-        upright = ImageOps.exif_transpose(image)
-        if upright.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
-            return Image.fromarray(
-                as_rgb(np.asarray(upright).astype(np.uint16)[..., None])
-            )
-        return upright.convert("RGB")
+        is_plain = conversion.mode in ("RGB", "L")
+        if image.format == "JPEG" and is_plain:
+            if most_px is not None and LOSSLESS_FRAME not in content:
+                image.draft("RGB", (most_px, most_px))
+            upright = ImageOps.exif_transpose(image)
+            return upright.convert("RGB").convert(conversion.mode)
+    values = converted(open_file(content, conversion).load(), conversion)
+    if conversion.mode in EIGHT_BIT_MODES:
+        assert isinstance(values, Image.Image)
+        return values.convert(conversion.mode)
+    pixels = np.array(values)
+    return pixels.reshape(*pixels.shape[:2], conversion.channels)
+
+
+def for_eyes(values: Image.Image | Array) -> Image.Image:
+    """An image as `decode_image` gives it, or values (height, width, channels), as people look at it: RGB, as `as_rgb`
+    shows them."""
+    if isinstance(values, Image.Image):
+        return values.convert("RGB")
+    return Image.fromarray(as_rgb(values))
 
 
 def reason_of(error: Exception) -> str:

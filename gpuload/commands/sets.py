@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.filesize import decimal
 
@@ -404,6 +403,7 @@ class Show:
         if not out.is_dir():
             raise OutputError(f"{out}: no such folder. Make it, or give another -o")
         datasets = list(map(Dataset, packed_locations(self.folder)))
+        stems = set[str]()
         for key in self.keys:
             dataset, sample = _find(datasets, key)
             say(
@@ -412,6 +412,9 @@ class Show:
             if dataset.manifest.pixels.dtype != "uint8":
                 say(f"  shown: {STRETCH}")
             stem = re.sub(r"[^\w.-]+", "_", sample["key"])[:100].lstrip(".") or "sample"
+            if stem in stems:
+                stem = f"{stem}-{sample['index']}"
+            stems.add(stem)
             picture = _sheet_of(dataset, sample)
             save_picture(picture, out / f"{stem}.png", "gpuload show", "-o")
         return DONE
@@ -422,13 +425,13 @@ def _sheet_of(dataset: Any, sample: dict[str, Any]) -> Any:
     from gpuload.fields.picture_lists import PicturesKind
     from gpuload.fields.pictures import PictureKind
     from gpuload.fields.registry import draw_fields
-    from gpuload.pictures import Cell, as_picture, draw_sheet
+    from gpuload.pictures import Cell, as_picture, draw_sheet, for_eyes
 
     fields = dataset.fields.values()
     name = dataset.manifest.image.name
     cells = list[Cell]()
     if sample[name] is not None:
-        image = draw_fields(sample[name], fields, lambda _: sample)
+        image = draw_fields(for_eyes(sample[name]), fields, lambda _: sample)
         cells.append(Cell(image, name))
     for field in fields:
         value = sample[field.name]
@@ -441,10 +444,27 @@ def _sheet_of(dataset: Any, sample: dict[str, Any]) -> Any:
 
 
 def _find(datasets: Sequence[Any], key: str) -> tuple[Any, dict[str, Any]]:
-    """The first sample with this key or source, and its data set; else that of this number, of a single data set."""
-    for dataset in datasets:
-        with suppress(ArgumentError):
-            return dataset, dict(dataset[key])
+    """The sample with this key or source, and its data set; else that of this number, of a single data set.
+
+    Raises:
+        ArgumentError: there is none, or there are several.
+    """
+    from gpuload.disk.dataset import find_named, samples_in_words
+
+    columns: tuple[Literal["key", "source"], ...] = ("key", "source")
+    for column in columns:
+        named = [(dataset, find_named(dataset, key, column)) for dataset in datasets]
+        having = [(dataset, numbers) for dataset, numbers in named if len(numbers)]
+        if len(having) > 1:
+            places = ", ".join(
+                f"{dataset.folder} {samples_in_words(dataset, numbers)}"
+                for dataset, numbers in having
+            )
+            raise ArgumentError(
+                f"{key}: samples of several sets have this {column}: {places}. Give one of the sets"
+            )
+        if having:
+            return having[0][0], dict(having[0][0][key])
     first = datasets[0]
     is_number = re.fullmatch(r"-?[0-9]{1,18}", key) is not None
     if len(datasets) > 1:

@@ -74,6 +74,8 @@ def _as_expression(value: Any) -> Any:
     return value
 
 
+_NAMES: tuple[Literal["key", "source"], ...] = ("key", "source")  # of a sample
+_NAMED = 3  # samples in a message
 _SAMPLES = Rule(
     "sample numbers, whole numbers (n,), or a mask, bool (len,)", as_numbers
 )
@@ -230,22 +232,38 @@ class Dataset:
         """One sample, to look at: by its number in this data set (-1 is the last), its key, or its source.
 
         Returns "key", "index" (its number in the stored order of the whole set), "source" (the name of the file that
-        was packed), "image", a Pillow image, RGB and upright, and the packed fields by name, as numbers, text, or NumPy
-        arrays in pixels of the stored image: boxes float32 (M, 4) as x0, y0, x1, y1 beside `<name>_class` int64 (M,),
-        keypoints float32 (M, K, 3), a mask as a Pillow image of class numbers. Reads one image from its shard, some
-        milliseconds; of a set at a URL the whole shard is downloaded. A key is looked for in O(samples).
+        was packed), and the packed fields by name:
+
+        - "image" and further pictures with the values that are stored, upright: a Pillow image where the mode of the
+          set is L, RGB or RGBA; else an array (height, width, channels) of its uint8, uint16 or float32.
+        - A mask as a Pillow image of class numbers.
+        - Numbers, text, or NumPy arrays in pixels of the stored image: boxes float32 (M, 4) as x0, y0, x1, y1 beside
+          `<name>_class` int64 (M,), keypoints float32 (M, K, 3).
+
+        Of a tile these are those of its whole image, and "tile" says where in it the tile lies: (x0, y0, x1, y1) in
+        pixels, as Pillow's `crop` takes it.
+
+        Reads one image from its shard, some milliseconds; of a set at a URL the whole shard is downloaded. A key is
+        looked for in O(samples).
 
         Raises:
-            ArgumentError: there is no such key or number.
+            ArgumentError: there is no such key or number, or several samples have this key or source.
             DecodeError: the image or a mask does not decode. ShardError, RemoteError: the shard cannot be read.
         """
         number = _find(self, index)
-        stored = stored_sample(self, number)
+        stored_number = int(self.stored_samples(np.array([number]))[0])
+        stored = stored_sample(self, stored_number)
         sample: dict[str, Any] = {
             "key": stored.row["key"],
-            "index": number,
+            "index": stored_number,
             "source": stored.row["source"],
         }
+        if self.tiling is not None:
+            image_size = np.array([[stored.row["height"], stored.row["width"]]])
+            windows = self.tiling.windows(np.array([number]), image_size)
+            top, left = windows.corners[0].tolist()
+            height, width = windows.sizes[0].tolist()
+            sample["tile"] = (left, top, left + width, top + height)
         for field in self.fields.values():
             sample |= stored.look(field)
         return sample
@@ -719,23 +737,40 @@ def stored_sample(dataset: Dataset, number: int) -> StoredSample:
     )
 
 
-def _find(dataset: Dataset, index: Any) -> int:
-    """The number of a sample in the whole set.
+def find_named(dataset: Dataset, name: str, column: Literal["key", "source"]) -> I64:
+    """int64 (n,): the numbers, in this data set, of the samples with this key or source.
+
+    Args:
+        name: That is looked for.
+        column: Of the index, in which it is.
 
     Raises:
-        ArgumentError: there is no such key, or number. CallError: it is neither.
+        ArgumentError: it is not text, but holds lone surrogates.
+    """
+    stored = _find_keys(dataset, [name], column)
+    selection = dataset.stored_samples(np.arange(len(dataset)))
+    return np.flatnonzero(np.isin(selection, stored))
+
+
+def samples_in_words(dataset: Dataset, numbers: I64) -> str:
+    """Some samples by their numbers in this data set and their keys, for a message."""
+    keys = dataset.keys(dataset.stored_samples(numbers[:_NAMED]))
+    texts = [
+        f"{number} (key {key!r})"
+        for number, key in zip(numbers[:_NAMED].tolist(), keys, strict=True)
+    ]
+    more = f" and {len(numbers) - _NAMED:,} more" if len(numbers) > _NAMED else ""
+    return f"{', '.join(texts)}{more}"
+
+
+def _find(dataset: Dataset, index: Any) -> int:
+    """The number of a sample in this data set.
+
+    Raises:
+        ArgumentError: there is no such key, or number, or several samples have the key. CallError: it is neither.
     """
     if isinstance(index, str):
-        for column in ("key", "source"):
-            numbers = _find_keys(dataset, [index], column)
-            selection = dataset.stored_samples(np.arange(len(dataset)))
-            selected = np.intersect1d(numbers, selection)
-            if len(selected):
-                return int(selected[0])
-        raise ArgumentError(
-            f"Dataset: dataset[{shown(index)}]: {dataset.folder} has no sample of this key or source. "
-            "dataset.keys([...]) tells keys by number"
-        )
+        return _find_one(dataset, index)
     if not isinstance(index, int | np.integer) or isinstance(index, bool):
         advice = "dataset.subset([...]) chooses several; for batches use gpuload.DaliIterator(dataset, ...)"
         raise CallError(
@@ -745,7 +780,28 @@ def _find(dataset: Dataset, index: Any) -> int:
         raise ArgumentError(
             f"Dataset: dataset[{int(index)}]: {dataset.folder} has samples 0 to {len(dataset) - 1}. Use one of these"
         )
-    return int(dataset.stored_samples(np.array([index % len(dataset)]))[0])
+    return int(index) % len(dataset)
+
+
+def _find_one(dataset: Dataset, name: str) -> int:
+    """The number, in this data set, of the one sample with this key, or with this source where none has the key.
+
+    Raises:
+        ArgumentError: there is none, or there are several.
+    """
+    for column in _NAMES:
+        numbers = find_named(dataset, name, column)
+        if len(numbers) == 1:
+            return int(numbers[0])
+        if len(numbers):
+            raise ArgumentError(
+                f"Dataset: dataset[{shown(name)}]: {len(numbers):,} samples of {dataset.folder} have this {column}: "
+                f"numbers {samples_in_words(dataset, numbers)}. Give the number or the key of one"
+            )
+    raise ArgumentError(
+        f"Dataset: dataset[{shown(name)}]: {dataset.folder} has no sample of this key or source. "
+        "dataset.keys([...]) tells keys by number"
+    )
 
 
 def _find_keys(

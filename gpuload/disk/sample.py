@@ -13,7 +13,7 @@ from gpuload.errors import ArgumentError, DecodeError, RemoteError, ShardError
 from gpuload.fields.field import Field
 from gpuload.fields.images import Pixels
 from gpuload.fields.registry import kind_of
-from gpuload.pictures import decode_image
+from gpuload.pictures import decode_image, for_eyes
 from gpuload.store import Lease
 
 
@@ -61,9 +61,9 @@ class StoredSample:
             ShardError: as `read`. Exception: of many kinds, by Pillow, where it does not decode.
         """
         if image.kind == "raw":
-            picture: Image.Image = self.look(image)[image.name]
-            return picture
-        return decode_image(self.read(image), most_px, Pixels.of_field(image).mode)
+            return for_eyes(self.look(image)[image.name])
+        conversion = Pixels.of_field(image).conversion
+        return for_eyes(decode_image(self.read(image), conversion, most_px))
 
     def read(self, field: Field) -> bytes:
         """The bytes that its columns span: a file, or the pixels of a raw image.

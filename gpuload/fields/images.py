@@ -27,10 +27,11 @@ from gpuload.fields.kind import (
 from gpuload.fields.motion import Placement
 from gpuload.fields.numbers import array_fault, nested_lists
 from gpuload.fields.rows import DatasetView, MaskDType, PixelField, numbers_of
+from gpuload.formats import Conversion
 from gpuload.formats.corrections import turned
 from gpuload.formats.masks import Reading, class_numbers
-from gpuload.pictures import as_rgb, decode_image, draw_mask
-from gpuload.types import I64, U8, Bools, ClassNames
+from gpuload.pictures import EIGHT_BIT_MODES, decode_image, draw_mask
+from gpuload.types import I64, U8, Array, Bools, ClassNames
 
 # 16 bits and floats with several channels have no mode in Pillow.
 _MODES = {
@@ -91,6 +92,11 @@ class Pixels(NamedTuple):
     def bytes(self) -> int:
         """Of one pixel."""
         return self.channels * np.dtype(self.dtype).itemsize
+
+    @property
+    def conversion(self) -> Conversion:
+        """By which a stored file is decoded, as it was packed."""
+        return Conversion(self.channels, self.dtype, self.mode, codecs=False)
 
     @property
     def in_words(self) -> str:
@@ -171,6 +177,12 @@ def is_missing(field: Field, row: Mapping[str, Any]) -> bool:
     return may_be_missing(field) and row[field.bytes_column] == 0
 
 
+def pixels_in_words(field: Field, pixels: Image.Image | Array) -> str:
+    """The size and the mode of a picture, such as "640 × 480 pixels of RGB"."""
+    height, width = np.asarray(pixels).shape[:2]
+    return f"{width} × {height} pixels of {Pixels.of_field(field).mode}"
+
+
 def _pixels_fault(field: Field) -> str:
     """Why the pixels that a field tells of cannot be; "" where they can."""
     try:
@@ -247,10 +259,33 @@ class ImageKind(Kind):
     def look(
         self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]
     ) -> dict[str, Any]:
-        """A picture of Pillow, or None of a sample that has no image."""
+        """Its pixels as they are stored, upright; None of a sample that has no image.
+
+        A picture of Pillow where the mode of the set is one of its modes of 8 bits (L, RGB, RGBA); else an array
+        (height, width, channels) of uint8, uint16 or float32.
+        """
         if is_missing(field, row):
             return {field.name: None}
-        return {field.name: decode_image(read(), mode=Pixels.of_field(field).mode)}
+        return {field.name: self._pixels(field, row, read())}
+
+    def _pixels(
+        self, field: Field, row: Mapping[str, Any], content: bytes
+    ) -> Image.Image | Array:
+        """What `look` gives of an image.
+
+        Args:
+            field: A field of this kind.
+            row: The sample's row of the index.
+            content: The member's data, without its header.
+        """
+        return decode_image(content, Pixels.of_field(field).conversion)
+
+    def texts(
+        self, field: Field, found: Mapping[str, Any], classes: ClassNames
+    ) -> dict[str, str]:
+        if found[field.name] is None:
+            return super().texts(field, found, classes)
+        return {field.name: pixels_in_words(field, found[field.name])}
 
     def meaning(self, field: Field, set_classes: ClassNames) -> dict[str, object]:
         return {
@@ -273,16 +308,16 @@ class RawKind(ImageKind):
     ) -> dict[str, Any]:
         return nested_lists(Pixels.of_field(field).dtype, 3)
 
-    def look(
-        self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]
-    ) -> dict[str, Any]:
-        if is_missing(field, row):
-            return {field.name: None}
+    def _pixels(
+        self, field: Field, row: Mapping[str, Any], content: bytes
+    ) -> Image.Image | Array:
         pixels = Pixels.of_field(field)
-        levels = np.frombuffer(read(), pixels.stored).reshape(
-            row["height"], row["width"], pixels.channels
-        )
-        return {field.name: Image.fromarray(as_rgb(levels))}
+        shape = row["height"], row["width"], pixels.channels
+        levels = np.frombuffer(content, pixels.stored).reshape(shape)
+        if pixels.mode in EIGHT_BIT_MODES:
+            is_gray = pixels.channels == 1
+            return Image.fromarray(levels[..., 0] if is_gray else levels)
+        return levels.astype(pixels.dtype)
 
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
         """Members that are not as large as their pixels, or do not begin where such values can."""

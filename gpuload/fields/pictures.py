@@ -1,6 +1,5 @@
 """Further pictures of a sample: their files, their columns of the index, and how they are requested."""
 
-import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
@@ -149,24 +148,13 @@ class PictureKind(Kind):
     def look(
         self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]
     ) -> dict[str, Any]:
-        """A picture of Pillow where its values are colours of 8 bits; else an array (height, width, channels)."""
-        pixels = Pixels.of_field(field)
-        own_row = self._own_row(field, row)
-        if pixels.dtype == "uint8" and pixels.channels in (1, 3, 4):
-            return _as_image(field).look(field, own_row, read)
-        if not is_raw(field):
-            with Image.open(io.BytesIO(read())) as picture:
-                values = np.array(picture).astype(pixels.dtype)
-            return {field.name: values[..., None]}
-        shape = own_row["height"], own_row["width"], pixels.channels
-        return {field.name: np.frombuffer(read(), pixels.stored).reshape(shape)}
+        """As `ImageKind.look`."""
+        return _as_image(field).look(field, self._own_row(field, row), read)
 
     def texts(
         self, field: Field, found: Mapping[str, Any], classes: ClassNames
     ) -> dict[str, str]:
-        height, width = np.shape(found[field.name])[:2]
-        mode = Pixels.of_field(field).mode
-        return {field.name: f"{width} × {height} pixels of {mode}"}
+        return _as_image(field).texts(field, found, classes)
 
     def _own_row(self, field: Field, row: Mapping[str, Any]) -> dict[str, Any]:
         """What an image's row of the index is, of this picture."""

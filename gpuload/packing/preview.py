@@ -23,7 +23,14 @@ from gpuload.packing.following import mode_of_set, with_mode
 from gpuload.packing.options import AUTO, PackOptions
 from gpuload.packing.plan import check_names, make_plan
 from gpuload.packing.workers import prepare_source
-from gpuload.pictures import Cell, as_rgb, decode_image, draw_sheet, thumbnail
+from gpuload.pictures import (
+    EIGHT_BIT_MODES,
+    Cell,
+    decode_image,
+    draw_sheet,
+    for_eyes,
+    thumbnail,
+)
 from gpuload.sources.listing import NAME, NO_IMAGE, Listing, addresses
 from gpuload.sources.registry import sources
 from gpuload.sources.source import FilesSource, Source
@@ -142,16 +149,16 @@ def _picture_of(data: bytes | Array, conversion: Conversion) -> Image.Image:
     values: Image.Image | Array
     if isinstance(data, bytes):
         if data.startswith(jpeg.START) and conversion == Conversion():
-            return decode_image(data)
+            return for_eyes(decode_image(data, conversion))
         values = converted(open_file(data, conversion).load(), conversion)
     elif conversion.changes_values:
         values = converted(Raster(values=data), conversion)
     else:
         values = data
-    if isinstance(values, Image.Image) and values.mode in ("L", "RGB", "RGBA"):
-        return values.convert("RGB")
+    if isinstance(values, Image.Image) and values.mode in EIGHT_BIT_MODES:
+        return for_eyes(values)
     pixels = np.asarray(values)
-    return Image.fromarray(as_rgb(pixels if pixels.ndim == 3 else pixels[..., None]))
+    return for_eyes(pixels if pixels.ndim == 3 else pixels[..., None])
 
 
 def _drawn(

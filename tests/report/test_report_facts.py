@@ -14,7 +14,7 @@ from report_sets import CLASSES, again, make_report, textured
 
 import gpuload
 from gpuload.cli import main
-from gpuload.pictures import as_rgb
+from gpuload.pictures import as_rgb, for_eyes
 from gpuload.report.pixels import choose
 
 
@@ -204,7 +204,7 @@ def pixels_of(mode: str, number: int) -> Any:
 def test_a_set_of_another_mode(tmp_path: Path, mode: str, encode: str) -> None:
     samples = [{"image": pixels_of(mode, number), "label": number % 2} for number in range(6)]
     dataset = gpuload.Dataset(pack(tmp_path, samples, mode=mode, encode=encode))
-    levels = np.asarray(dataset[0]["image"].convert("L"))
+    levels = np.asarray(for_eyes(dataset[0]["image"]).convert("L"))
     assert levels[:, :32].mean() < 70 and levels[:, 32:].mean() > 150
     facts, page = make_report(tmp_path / "train")
     assert facts["looked_at"]["images"] == 6 and facts["undecodable"][0]["count"] == 0
