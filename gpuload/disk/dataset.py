@@ -34,7 +34,7 @@ from gpuload.counted import counted
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
 from gpuload.disk.commit import open_index
-from gpuload.disk.copied import copied_from, read_selection
+from gpuload.disk.copied import CopiedFrom, copied_from, read_selection
 from gpuload.disk.joined import merged_rows, merged_schema, open_joined
 from gpuload.disk.places import packed_folder
 from gpuload.disk.sample import StoredSample, read_quarantine
@@ -120,11 +120,12 @@ class Dataset:
         cache_size: How large that folder may become: bytes, or such as "200GB". By default nine tenths of what is free
             on its disk.
         verify: "sha256": loaders compare the checksum of each shard with the manifest's, once, before they hand out a
-            sample of it. That is done while reading ahead; the first batch waits for a window of shards.
+            sample of it. That is done while reading ahead; the first batch waits for a window of shards. Decoded copies
+            are compared unless this is "downloads".
         max_pixels: Largest picture by the index, in pixels; loaders and `tiles` refuse a larger one before there is
             memory for it. The packer's option `--max-pixels` has the same default, Pillow's.
         exclude: Samples to leave out, as `subset` would: the file that `python -m gpuload verify --quarantine FILE`
-            wrote, or a list of keys. All ranks must leave out the same.
+            wrote, or a list of keys, each of which means all samples that have it. All ranks must leave out the same.
 
     Raises:
         ArgumentError: a value that is not as described; there is no such key, or nothing is left.
@@ -200,9 +201,7 @@ class Dataset:
         self.first_samples = bounds_of(self.shard_sizes)
         self.copied = copied_from(self.manifest)  # None: this is no decoded copy
         if self.copied is not None:
-            held = read_selection(self.folder, self.copied, self.manifest.samples)
-            if held is not None:
-                self._select(held)
+            self._open_copy(self.copied)
         if exclude is not None and len(excluded := _find_excluded(self, exclude)):
             stored = self.stored_samples(np.arange(len(self)))
             self._select(np.setdiff1d(stored, excluded))
@@ -210,6 +209,14 @@ class Dataset:
                 raise ArgumentError(
                     f"Dataset(exclude): leaves out all samples of {self.folder}. Is it the right list?"
                 )
+
+    def _open_copy(self, copied: CopiedFrom) -> None:
+        """What is special about a decoded copy."""
+        # Any bytes are pixels: of a damaged copy nothing fails to decode.
+        self.verify = self.verify or "sha256"
+        held = read_selection(self.folder, copied, self.manifest.samples)
+        if held is not None:
+            self._select(held)
 
     def __len__(self) -> int:
         """Number of samples; of a subset, the number of selected ones."""
@@ -741,6 +748,7 @@ def find_named(dataset: Dataset, name: str, column: Literal["key", "source"]) ->
     """int64 (n,): the numbers, in this data set, of the samples with this key or source.
 
     Args:
+        dataset: In which it is looked for.
         name: That is looked for.
         column: Of the index, in which it is.
 

@@ -72,6 +72,9 @@ class MappedShard:
         self.data = file.data
         self._stamp = file.stamp
         self._info = dataset.manifest.shards[number]
+        self._advice = "Copy it again"
+        if dataset.copied is not None:
+            self._advice = "Delete this file: gpuload.decoded makes it again"
         self._times = dataset.shard_times
         self._check_size(len(self.data))
         if dataset.cache is not None:  # a shard is checked after each download
@@ -128,7 +131,7 @@ class MappedShard:
         if digest.hexdigest() != self._info.sha256:
             raise ShardError(
                 f"{self.path}: {what}: its SHA-256 is {digest.hexdigest()[:16]}…, manifest.json says "
-                f"{self._info.sha256[:16]}…. Copy it again"
+                f"{self._info.sha256[:16]}…. {self._advice}"
             )
         return True
 

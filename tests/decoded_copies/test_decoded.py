@@ -240,7 +240,8 @@ def test_modes(tmp_path: Path, mode: str) -> None:
     assert gpuload.verify(copy.folder, workers=1) == []
     options = {"augment": gpuload.Augment(16, mode=mode, normalize=None), "fields": ("image", "label")}
     assert_equal(batches(dataset, **options), batches(copy, **options))
-    assert min(gpuload.decoded(dataset, 16, folder=tmp_path)[0]["image"].size) == 16
+    small = gpuload.decoded(dataset, 16, folder=tmp_path)
+    assert min(np.asarray(small[0]["image"]).shape[:2]) == 16
 
 
 def test_indexed_and_joined(tmp_path: Path, make_folder: Any) -> None:
@@ -312,6 +313,33 @@ def test_no_copy_is_made_of_a_damaged_shard(packed: Path, tmp_path: Path, verify
     copy = gpuload.decoded(gpuload.Dataset(folder, verify=verify), folder=tmp_path / "copies")
     whole = gpuload.decoded(gpuload.Dataset(packed), folder=tmp_path / "others")
     assert copy.manifest == whole.manifest
+
+
+@pytest.mark.parametrize("way", ["whole", "selection", "tiles", "pickled", "opened"])
+def test_a_flipped_bit_of_a_copy_is_not_trained_on(dataset: gpuload.Dataset, tmp_path: Path, way: str) -> None:
+    """Whatever its pixels are, they decode, so its SHA-256 is compared; a shard that was deleted is made again."""
+    ways: dict[str, Callable[[gpuload.Dataset], gpuload.Dataset]] = {
+        "selection": lambda data: data.subset([4, 5, 9]),
+        "tiles": lambda data: data.tiles(16),
+    }
+    part = ways.get(way, lambda data: data)(dataset)
+    copy = gpuload.decoded(part, folder=tmp_path)
+    expected = batches(part, shuffle=False)
+    damaged = Path(copy.folder) / "shard-000001.tar"
+    row = copy.row(5).to_pylist()[0]
+    flip_bit(damaged, row["image_offset"] + row["image_bytes"] // 2)
+    again = gpuload.decoded(part, folder=tmp_path)
+    if way == "pickled":
+        again = pickle.loads(pickle.dumps(again))
+    if way == "opened":
+        again = gpuload.Dataset(copy.folder)
+    with pytest.raises(
+        gpuload.ShardError, match=r"shard-000001\.tar: is damaged: .*Delete this file: gpuload\.decoded"
+    ):
+        batches(again, shuffle=False)
+    assert len(gpuload.verify(copy.folder, workers=1)) == 1
+    damaged.unlink()
+    assert_equal(batches(gpuload.decoded(part, folder=tmp_path), shuffle=False), expected)
 
 
 def test_a_shard_that_changes_meanwhile(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
