@@ -11,7 +11,7 @@ from PIL import Image
 from gpuload.augment import Form, View
 from gpuload.augment.crops import source_of
 from gpuload.errors import DecodeError
-from gpuload.fields.images import GRAY, RGB, Pixels
+from gpuload.fields.images import GRAY, RGB, Pixels, refuse_other_numbers
 from gpuload.formats import Conversion, converted, open_file
 from gpuload.headers import png
 from gpuload.pictures import MAX_PIXELS, reason_of
@@ -84,16 +84,18 @@ def decode_mask(data: U8, size: HeightWidth) -> U8:
         size: (height, width) of its image.
 
     Raises:
-        UndecodableError: it is of another size; a large one is not decoded then. Or it is damaged.
+        UndecodableError: it is of another size; a large one is not decoded then. Or it is damaged, or is not gray of 8
+            bits.
     """
     with _refusing():
         content = data.tobytes()
         _refuse_damaged_png(content)
         with Image.open(io.BytesIO(content)) as image:
             refuse_larger(image.size[::-1], size, _MASK_PIXELS)
-            mask = np.array(image.convert("L") if image.mode != "L" else image)
-    if mask.shape != size:
-        raise UndecodableError("it is not of its image's size")
+            mask = np.array(image)
+            if mask.shape[:2] != size:
+                raise UndecodableError("it is not of its image's size")
+            refuse_other_numbers(content, image)
     return mask
 
 

@@ -29,7 +29,7 @@ from gpuload.fields.numbers import array_fault, nested_lists
 from gpuload.fields.rows import DatasetView, MaskDType, PixelField, numbers_of
 from gpuload.formats import Conversion
 from gpuload.formats.corrections import turned
-from gpuload.formats.masks import Reading, class_numbers
+from gpuload.formats.masks import Reading, class_numbers, has_indices
 from gpuload.pictures import EIGHT_BIT_MODES, decode_image, draw_mask
 from gpuload.types import I64, U8, Array, Bools, ClassNames
 
@@ -345,6 +345,20 @@ IMAGE_KIND = ImageKind()
 RAW_KIND = RawKind()
 
 
+def refuse_other_numbers(content: bytes, mask: Image.Image) -> None:
+    """Raises DecodeError unless a stored mask is gray of 8 bits: of others, decoders make levels of class numbers.
+
+    Args:
+        content: The bytes of the file.
+        mask: The same, opened by Pillow.
+    """
+    fault = "" if mask.mode == "L" else f"is of mode {mask.mode}"
+    if has_indices(content):
+        fault = "has a palette, or fewer than 8 bits"
+    if fault:
+        raise DecodeError(f"{fault}; stored masks are gray PNGs of 8 bits")
+
+
 _SIDEWAYS = (5, 6, 7, 8)  # Exif orientations by which width and height change places
 
 
@@ -454,6 +468,7 @@ class MaskKind(Kind):
         image_size: Any,
     ) -> str:
         with Image.open(io.BytesIO(content)) as image:
+            refuse_other_numbers(content, image)
             if image.size != (row["width"], row["height"]):
                 return f"is {image.width} x {image.height}, its image {row['width']} x {row['height']}"
             image.load()
@@ -462,12 +477,10 @@ class MaskKind(Kind):
     def look(
         self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]
     ) -> dict[str, Any]:
-        with Image.open(io.BytesIO(read())) as mask:
-            return {
-                field.name: mask.convert("L")
-                if mask.mode not in ("L", "P")
-                else mask.copy()
-            }
+        content = read()
+        with Image.open(io.BytesIO(content)) as mask:
+            refuse_other_numbers(content, mask)
+            return {field.name: mask.copy()}
 
     def look_at_batch(
         self, field: Field, spec: Any, value: Any, row: int

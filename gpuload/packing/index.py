@@ -68,11 +68,16 @@ from gpuload.errors import (
 from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import IMAGE, LABEL, Field
 from gpuload.fields.images import POINTS, is_raw, picture_columns
-from gpuload.fields.picture_lists import PicturesKind, list_columns
+from gpuload.fields.picture_lists import (
+    LISTS_OF_MASKS,
+    PicturesKind,
+    list_columns,
+)
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import index_schema
 from gpuload.fields.rows import flat, lengths_of
 from gpuload.formats import Conversion, converted, open_file
+from gpuload.formats.masks import has_indices
 from gpuload.formats.modes import mode_by_header
 from gpuload.headers import jpeg, png
 from gpuload.headers.jpeg import upright_size
@@ -672,15 +677,28 @@ def _pictures_of(
     return PicturesOfSample(
         {name: _picture_in_place(member, content) for name, member in single.items()},
         {
-            name: [_picture_in_place(member, content) for member in members]
+            name: [
+                _picture_in_place(member, content, name in LISTS_OF_MASKS)
+                for member in members
+            ]
             for name, members in lists.items()
         },
     )
 
 
-def _picture_in_place(member: Member, content: mmap.mmap) -> PictureInPlace:
-    """A picture besides the image, of no mode where it cannot be read; its field is not indexed then."""
+def _picture_in_place(
+    member: Member, content: mmap.mmap, is_mask: bool = False
+) -> PictureInPlace:
+    """A picture besides the image, of no mode where it cannot be read; its field is not indexed then.
+
+    Args:
+        member: Of the picture.
+        content: Of the shard.
+        is_mask: Whether it holds class numbers: those of a palette, or of fewer than 8 bits, a loader does not read.
+    """
     data = _bytes_of(member, content)
+    if is_mask and has_indices(data):
+        return PictureInPlace(member, 0, 0, "")
     try:
         width, height = _upright_size(data)
         mode = mode_by_header(data)

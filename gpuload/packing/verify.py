@@ -208,6 +208,7 @@ def _shard_jobs(opened: _OpenedSet, url: URL | None) -> "list[VerifyJob]":
             shard=replace(shard, name=name),
             fields=manifest.fields,
             partial=holds_others,
+            in_place=not manifest.upright,
             url=url,
             scratch=opened.scratch,
             most=manifest.most_beside,
@@ -282,6 +283,7 @@ class VerifyJob(Blamable):
         shard: What the manifest says of it.
         fields: Of the set.
         partial: Whether the shard may hold samples that are not indexed, as `index` leaves some out.
+        in_place: Whether others packed the shard, whose files need not be as gpuload writes them.
         url: Below which the shard lies, if it is to be downloaded.
         scratch: Where a downloaded shard and the worker's position are written.
         most: Bytes that may be downloaded.
@@ -294,6 +296,7 @@ class VerifyJob(Blamable):
     shard: ShardInfo
     fields: tuple[Field, ...]
     partial: bool
+    in_place: bool
     url: URL | None
     scratch: Path
     most: int
@@ -466,13 +469,15 @@ def _faults(
             continue  # a caption that the sample lacks, as `index` wrote until 2026-11
         ends = field.member.split(";")
         meant = [member for member in members if split_name(member.name)[1] in ends]
-        fault = _fault(field, field.name, row, _member_of(meant, offset, size), file)
+        member = _member_of(meant, offset, size)
+        fault = _fault(job, field, field.name, row, member, file)
         if fault:
             faults.append(fault)
     return faults
 
 
 def _fault(
+    job: VerifyJob,
     field: Field,
     name: str,
     row: dict[str, Any],
@@ -482,6 +487,7 @@ def _fault(
     """What is wrong with a member; "" where nothing is.
 
     Args:
+        job: Of the shard.
         field: Of the member.
         name: What messages call it.
         row: Its columns of the index.
@@ -492,7 +498,7 @@ def _fault(
     if member is None:
         return f"there is no {name} at the offset in the index (byte {offset:,})"
     content = os.pread(file.fileno(), member.size, member.offset)
-    fault = _content_fault(field, row, content, offset - member.offset)
+    fault = _content_fault(job, field, row, content, offset - member.offset)
     if fault:
         return f"its {name} {fault}"
     has_points = field.kind in ("image", "picture", PicturesKind.name)
@@ -528,7 +534,7 @@ def _faults_of_list(
         size = own_row[field.bytes_column]
         spans.append((offset, offset + size))
         member = _member_of(listed[number : number + 1], offset, size)
-        fault = _fault(field, name, own_row, member, file)
+        fault = _fault(job, field, name, own_row, member, file)
         if fault:
             yield fault
     start = min((start for start, _ in spans), default=row[field.offset_column])
@@ -551,13 +557,15 @@ def _are_false(field: Field, row: dict[str, Any], content: bytes) -> bool:
 
 
 def _content_fault(
-    field: Field, row: dict[str, Any], content: bytes, header: int
+    job: VerifyJob, field: Field, row: dict[str, Any], content: bytes, header: int
 ) -> str:
     try:
         most = max(row["width"] * row["height"], MAX_PIXELS)
-        return kind_of(field).find_fault(
-            field, row, content, header, lambda image: _image_size(image, field, most)
-        )
+
+        def image_size(image: bytes) -> WidthHeight:
+            return _image_size(image, field, most, job.in_place)
+
+        return kind_of(field).find_fault(field, row, content, header, image_size)
     except DecodeError as error:
         return f"cannot be decoded: {str(error).removeprefix('cannot be decoded: ')}"
     except (
@@ -566,7 +574,9 @@ def _content_fault(
         return f"cannot be read: {error}"
 
 
-def _image_size(content: bytes, field: Field, max_pixels: int) -> WidthHeight:
+def _image_size(
+    content: bytes, field: Field, max_pixels: int, in_place: bool
+) -> WidthHeight:
     pixels = Pixels.of_field(field)
     is_picture = field.kind in ("image", "picture", PicturesKind.name)
     mode = pixels.mode if is_picture else "RGB"
@@ -574,6 +584,6 @@ def _image_size(content: bytes, field: Field, max_pixels: int) -> WidthHeight:
         content,
         encoding=Encoding(max_pixels=max_pixels, mode=mode, keep=tuple(ENCODINGS)),
     )
-    if mode != "RGB" and stored.kind != KEPT:
+    if mode != "RGB" and stored.kind != KEPT and not in_place:
         raise DecodeError(f"it is not of mode {pixels.mode}, or not as it was packed")
     return stored.width, stored.height

@@ -1,14 +1,17 @@
 """A sample shows the values that were packed, of sets of each mode: as the image, a further picture and in a list, from the
 set, its decoded copy and a loader."""
 
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from images import encode
+from images import encode, photo
 from loaders import load
 from PIL import Image
+from tars import write_tar
 
 import gpuload
 from gpuload import Augment, Normalize
@@ -133,3 +136,72 @@ def test_images_of_each_mode(
     assert f"  image: {WIDTH} × {HEIGHT} pixels of {mode}\n" in capsys.readouterr().out
     with Image.open(next(tmp_path.glob("*.png"))) as picture:
         assert picture.mode == "RGB" and len(picture.getcolors() or ()) > 20
+
+
+NUMBERS = (np.arange(HEIGHT * WIDTH) % 2).astype(np.uint8).reshape(HEIGHT, WIDTH)
+
+
+def with_palette(numbers: Array) -> Image.Image:
+    image = Image.fromarray(numbers).convert("P")
+    image.putdata(numbers.ravel().tolist())
+    image.putpalette([0, 0, 0, 128, 64, 0])
+    return image
+
+
+# Files that hold the same class numbers, which a decoder of pictures shows as other levels.
+OTHER_MASKS = {
+    "palette": encode(with_palette(NUMBERS), "PNG"),
+    "one bit": encode(Image.fromarray(NUMBERS > 0), "PNG"),
+    "16 bits": encode(Image.fromarray(NUMBERS.astype(np.uint16)), "PNG"),
+}
+
+
+def filled_up(png: bytes) -> bytes:
+    """A PNG of 400 bytes, with a text."""
+    text = bytes(400 - len(png) - 12)
+    chunk = b"tEXt" + text
+    return png[:-12] + struct.pack(">I", len(text)) + chunk + struct.pack(">I", zlib.crc32(chunk)) + png[-12:]
+
+
+@pytest.mark.parametrize("name", OTHER_MASKS)
+def test_masks_that_are_not_stored_as_the_format_says_are_refused(tmp_path: Path, name: str) -> None:
+    """As of a set that another program has written: in place of other class numbers."""
+    image = encode(photo(1, WIDTH, HEIGHT), "PNG")
+    mask = filled_up(encode(Image.fromarray(NUMBERS), "PNG"))
+    gpuload.pack([{"image": image, "mask": mask}], tmp_path, workers=1, progress=False)
+    shard = tmp_path / "train" / "shard-000000.tar"
+    dataset = gpuload.Dataset(tmp_path / "train")
+    np.testing.assert_array_equal(np.asarray(dataset[0]["mask"]), NUMBERS)
+    shard.write_bytes(shard.read_bytes().replace(mask, filled_up(OTHER_MASKS[name])))
+    dataset = gpuload.Dataset(tmp_path / "train")
+    reason = "is of mode I;16; stored" if name == "16 bits" else "has a palette, or fewer than 8 bits; stored"
+    with pytest.raises(gpuload.DecodeError, match=f"its 'mask' does not decode: {reason}"):
+        dataset[0]
+    for decoder in ("native", "dali"):
+        with (
+            load(dataset, 1, fields=["mask"], decoder=decoder) as loader,
+            pytest.raises(gpuload.DecodeError, match=reason),
+        ):
+            list(loader)
+    assert any(reason in line for line in gpuload.verify(tmp_path / "train", workers=1))
+
+
+def test_masks_of_lists_in_place_are_not_read_as_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`index` leaves out those of palettes and few bits, as `pack` reads them; what it indexes, `verify` finds sound."""
+    plain = encode(Image.fromarray(NUMBERS), "PNG")
+    transparent = encode(Image.fromarray(np.stack([NUMBERS * 200] * 2, axis=2)), "PNG")
+    for name, mask in {**OTHER_MASKS, "plain": plain}.items():
+        folder = tmp_path / name
+        members = {"0.jpg": encode(photo(1, WIDTH, HEIGHT)), "0.masks.0.png": mask, "0.masks.1.png": mask}
+        write_tar(folder / "x.tar", {**members, "0.depth.png": OTHER_MASKS["one bit"], "0.glow.png": transparent})
+        assert main(["index", str(folder / "x.tar")]) == 0
+        dataset = gpuload.Dataset(folder)
+        is_read = name in ("plain", "16 bits")
+        assert list(dataset.fields) == ["image", "depth", "glow", *["masks"] * is_read]
+        assert ("not indexed: 1 × .masks.0.png" in capsys.readouterr().out) is not is_read
+        assert gpuload.verify(folder, workers=1) == []
+        sample = dataset[0]
+        np.testing.assert_array_equal(np.asarray(sample["depth"]), NUMBERS * 255)
+        assert sample["glow"].mode == "RGBA"
+        if is_read:
+            assert [np.asarray(one).squeeze().tolist() for one in sample["masks"]] == [NUMBERS.tolist()] * 2

@@ -68,7 +68,7 @@ bool define_pixels(const Png *png, int64_t layout, PngPixels *made) {
     if (layout == AS_GRAY_16)
         return is_gray_16 && !made->has_key;
     if (layout == AS_CLASSES)
-        return png->color == GRAY && png->depth <= 8 && define_levels(png, made);
+        return png->color == GRAY && png->depth == 8; // of fewer bits, levels are no class numbers
     if (png->depth == 16 && ((png->color == RGB && made->has_key) || (is_gray_16 && layout != AS_RGB)))
         return false;
     if (png->depth == 16 || (png->color != GRAY && png->color != PALETTE))

@@ -99,14 +99,17 @@ def test_parts_of_every_kind_are_pillows(
 @pytest.mark.parametrize(("color", "depth"), KINDS)
 @pytest.mark.parametrize("interlaced", [False, True])
 def test_class_numbers_are_those_of_gray_masks(color: int, depth: int, interlaced: bool) -> None:
-    """Other masks are left to Pillow."""
+    """Other masks are refused: decoders show levels in place of their numbers."""
     size = (61, 37)
     recipe = Recipe(color, depth, interlaced, (4, 1, 2, 3, 0), palette=bytes(3 << depth) if color == 3 else b"")
     data = write_png(stored_values(np.random.default_rng(3), *size, color, depth), recipe)
     for window in (None, (5, 6, 30, 41)):
         (part,) = decode_all([data], size, window, mode=CLASSES)
-        assert (part is not None) == (color == 0 and depth <= 8)
-        if part is not None:
+        assert (part is not None) == (color == 0 and depth == 8)
+        if part is None:
+            with pytest.raises(UndecodableError, match="stored masks are gray PNGs of 8 bits"):
+                decode_mask(np.frombuffer(data, np.uint8), size[::-1])
+        else:
             top, left, bottom, right = window or (0, 0, 37, 61)
             mask = decode_mask(np.frombuffer(data, np.uint8), size[::-1])
             np.testing.assert_array_equal(part.pixels[..., 0], mask[top:bottom, left:right])
