@@ -20,7 +20,7 @@ from gpuload.fields.motion import Crops
 from gpuload.fields.rows import Ragged, take
 from gpuload.transforms.steps import Steps, is_affine, is_mixed, is_warp, join
 from gpuload.transforms.warps import mask_steps
-from gpuload.types import F64, I32, I64, HeightWidth
+from gpuload.types import F64, I32, I64, Bools, HeightWidth
 
 Colors = Literal["same", "own", "none"]
 
@@ -574,29 +574,40 @@ def followed(
     first_corners, last_corners = crops.edges
     first = first_corners * ratio
     last = last_corners * ratio
+    is_unscaled = _is_whole(first) & _is_whole(last - first - outputs)
+    is_unscaled &= np.abs(last - first - outputs) < _WHOLE
+    is_unscaled = is_unscaled.all(axis=1, keepdims=True)
+    first = np.where(is_unscaled, np.rint(first), first)
+    last = np.where(is_unscaled, first + outputs, last)
     moved = _crops_of(crops, first, last, outputs, sizes, reach)
+    if scale == 1:
+        is_alike = (leaders == sizes).all(axis=1)
+        moved = _with_windows_of(crops, moved, is_alike, sizes)
     frame = view.frame
     if not isinstance(frame, int):
         frame = round(frame[0] * scale), round(frame[1] * scale)
-    is_unscaled = _is_whole(first) & _is_whole(last - first - outputs)
-    is_unscaled &= np.abs(last - first - outputs) < _WHOLE
-    if is_unscaled.all():
-        exact = _windows(crops, np.rint(first), outputs)
-        return view._replace(frame=frame, crops=exact)
-    return view._replace(frame=frame, crops=moved, stretched=True)
+    return view._replace(frame=frame, crops=moved)
 
 
 def _is_whole(numbers: F64) -> np.ndarray:
     return np.abs(numbers - np.rint(numbers)) < _WHOLE
 
 
-def _windows(crops: Crops, start: F64, shape: F64) -> Crops:
-    """Crops of whole pixels, with the flips of others."""
-    return crops._replace(
-        start=start.astype(np.int32),
-        shape=shape.astype(np.int32),
-        roi_start=np.zeros(start.shape, np.float32),
-        roi_end=shape.astype(np.float32),
+def _with_windows_of(crops: Crops, moved: Crops, rows: Bools, sizes: I64) -> Crops:
+    """Crops of which some have the windows of others, as far as these lie in the images.
+
+    Args:
+        crops: The others.
+        moved: The crops.
+        rows: bool (N,), which of them.
+        sizes: int64 (N, 2), height and width of their images.
+    """
+    low = np.clip(crops.start.astype(np.int64), 0, sizes - 1)
+    high = np.clip(crops.start.astype(np.int64) + crops.shape, low + 1, sizes)
+    is_chosen = rows[:, None]
+    return moved.within(
+        np.where(is_chosen, low, moved.start),
+        np.where(is_chosen, high, moved.start.astype(np.int64) + moved.shape),
     )
 
 

@@ -129,8 +129,6 @@ class View(NamedTuple):
         erased: Regions of the images, one after another; None where there is nothing to do.
         function: The user's, to be called for each image; None where there is none.
         cubic: Which images are resized by a bicubic filter, where that is drawn for each.
-        stretched: Whether images are scaled although their form says that they are only padded, since their size is
-            another one than that of the image.
     """
 
     frame: tuple[int, int] | int
@@ -139,7 +137,6 @@ class View(NamedTuple):
     erased: tuple[ErasedRegions, ...] | None
     function: PlannedFunction | None = None
     cubic: Bools | None = None
-    stretched: bool = False
 
     @property
     def size(self) -> tuple[int, int]:
@@ -165,15 +162,16 @@ class View(NamedTuple):
             return self
         return self._replace(steps=None, erased=None, function=None)
 
-    def moved(self, corners: I64) -> "View":
-        """The same of parts of images.
+    def moved(self, corners: I64, sizes: I64) -> "View":
+        """The same of parts of images. What lies beyond a part is the image around it.
 
         Args:
             corners: int64 (N, 2), the top and left of each in its image.
+            sizes: int64 (N, 2), height and width of the images.
         """
-        return self._replace(
-            crops=self.crops._replace(start=self.crops.start + corners.astype(np.int32))
-        )
+        crops = self.crops
+        moved = crops._replace(start=crops.start + corners.astype(np.int32))
+        return self._replace(crops=moved.widened(sizes))
 
 
 class Form(NamedTuple):

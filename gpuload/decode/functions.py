@@ -601,7 +601,6 @@ def _unflipped(view: View) -> View:
         None,
         None,
         cubic=view.cubic,
-        stretched=view.stretched,
     )
 
 

@@ -51,6 +51,45 @@ class Crops(NamedTuple):
         """bool (N, 2): whether an image is flipped top to bottom, and left to right."""
         return np.stack([self.mirror_y, self.mirror], axis=1) != 0
 
+    def widened(self, sizes: I64) -> "Crops":
+        """These with windows that hold what images have of their regions, where a region reaches beyond its window.
+
+        Args:
+            sizes: int64 (N, 2), height and width of the images.
+        """
+        first, last = self.edges
+        low = self.start.astype(np.int64)
+        high = low + self.shape
+        wide_low = np.minimum(low, np.clip(np.floor(first), 0, sizes).astype(np.int64))
+        wide_high = np.maximum(high, np.clip(np.ceil(last), 0, sizes).astype(np.int64))
+        return self.within(wide_low, wide_high)
+
+    def within(self, low: I64, high: I64) -> "Crops":
+        """These with other windows, of which the same regions become the output.
+
+        Args:
+            low: int64 (N, 2), the upper left corner of each window.
+            high: int64 (N, 2), the lower right one.
+        """
+        shift = (low - self.start).astype(np.float32)
+        return self._replace(
+            start=low.astype(np.int32),
+            shape=(high - low).astype(np.int32),
+            roi_start=self.roi_start - shift,
+            roi_end=self.roi_end - shift,
+        )
+
+    def scaled(self, size: HeightWidth) -> Bools:
+        """bool (N,): whether an image is scaled, or moved by part of a pixel.
+
+        Args:
+            size: (height, width) of the batch.
+        """
+        first, last = self.edges
+        is_moved = (first != np.rint(first)) | (last - first != self.own_sizes(size))
+        moved: Bools = is_moved.any(axis=1)
+        return moved
+
     def own_sizes(self, size: HeightWidth) -> I64:
         """The height and width of each output, int64 (N, 2).
 

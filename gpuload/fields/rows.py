@@ -158,6 +158,10 @@ def _merge(parts: Sequence[Any], rows: Sequence[I64]) -> Any:
             )
         )
         return [values[row] for row in range(len(values))]
+    for part in parts:
+        is_same = part is first or (type(part) is type(first) and part == first)
+        if not is_same:
+            raise AssertionError(f"{part!r} and {first!r} in rows of one batch")
     return first
 
 

@@ -235,7 +235,7 @@ class BatchReader:
         )
         views = drawn.draw(image, augments, first_view=0)
         if tiles is not None:
-            views = tuple(view.moved(tiles.corners) for view in views)
+            views = tuple(view.moved(tiles.corners, sizes) for view in views)
         drawn = drawn._replace(views={image: views}, sizes={image: sizes})
         keys = np.empty(len(batch), np.uint64)
         batch_key = make_key(drawn_by.seed, drawn_by.epoch, BATCH)

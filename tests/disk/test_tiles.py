@@ -1,6 +1,7 @@
 """Data sets of tiles: each tile once, at its place, over all ranks; put together they are the image again."""
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,32 @@ def test_tiles_are_augmented_like_images(data: gpuload.Dataset) -> None:
     (whole_tiles,) = load(tiled, 6, augment=gpuload.Augment(50, crop="none"), fields=FIELDS, shuffle=False)
     assert whole_tiles.boxes.counts.tolist() == [1, 0, 0, 0, 0, 0]
     assert whole_tiles.boxes.boxes[0, 0].tolist() == [0, 0, 8, 4]
+
+
+BEYOND: dict[str, gpuload.Augment] = {
+    "zoomed out": gpuload.Augment(48, gpuload.ZoomOut((1.5, 2.5), p=1), dtype="uint8"),
+    "letterbox": gpuload.Augment((48, 80), "letterbox", dtype="uint8"),
+    "jittered": gpuload.Augment(48, gpuload.ScaleJitter((0.5, 1.0)), dtype="uint8"),
+    "padded": gpuload.Augment(48, gpuload.RandomCrop(padding=12), dtype="uint8"),
+}
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali"])
+@pytest.mark.parametrize("name", BEYOND)
+def test_what_is_beyond_a_tile_is_the_image_around_it(tmp_path: Path, name: str, decoder: str) -> None:
+    ramp = np.add.outer(np.arange(100), np.arange(130)).astype(np.uint8)
+    image = np.stack([ramp, ramp, np.full_like(ramp, 255)], axis=2)
+    gpuload.pack([{"image": image, "mask": ramp}], tmp_path, workers=1, encode="raw")
+    tiles = gpuload.Dataset(tmp_path / "train").tiles(24)
+    fields = ("image", gpuload.Mask("mask"), "pixel_mask")
+    with load(tiles, 30, augment=BEYOND[name], fields=fields, decoder=decoder, shuffle=False) as loader:  # type: ignore[arg-type]
+        images, masks, is_image = map(torch.Tensor.numpy, next(iter(loader)))
+    assert (images[:, 2][is_image] == 255).all()
+    assert not images[:, 2][~is_image].any() or name == "letterbox"
+    assert 0.4 < is_image.mean() < 1
+    # Both rise by a level from pixel to pixel, and the mask takes the nearest one.
+    differences = np.abs(images[:, 0][is_image] - masks[is_image].astype(int))
+    assert differences.max() <= 3
 
 
 def test_sampling_mixtures_and_subsets_are_of_tiles(data: gpuload.Dataset) -> None:

@@ -304,7 +304,7 @@ def _raw_images(pictures: StoredPictures, stored: Stored) -> Iterator[Array]:
 
 def _as_drawn(picture: PictureForm) -> PictureForm:
     """As the graph makes it: a further picture that may be padded is placed, since one of another size than its
-    image's is scaled as well (`View.stretched`)."""
+    image's is scaled as well."""
     if not picture.is_further:
         return picture
     forms = tuple(

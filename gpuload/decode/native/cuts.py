@@ -11,6 +11,7 @@ from gpuload.decode.native.steps import Step
 from gpuload.decode.native.transforms import transform
 from gpuload.decode.native.values import PixelTarget, as_levels, output_of
 from gpuload.decode.postprocess import Postprocess, has_own
+from gpuload.errors import ArgumentError
 from gpuload.fields.rows import take
 from gpuload.kernels.structs import CropArguments, ResizeArguments, address
 from gpuload.types import F64, I64, Array, Bools
@@ -102,6 +103,7 @@ class Cuts:
         windows: int64 (N, 4), the part of each that must be decoded: top, left, bottom, right in pixels of the stored
             image.
         factors: int64 (N,), 1, 2, 4 or 8: it may be decoded at 1/factor of its size.
+        places_images: Whether an image is scaled, and may have padding around it.
 
     Args:
         form: Of the view.
@@ -115,19 +117,32 @@ class Cuts:
         self.view = view
         self._cubic = view.cubic
         # A picture of another size than the image's is scaled even where its image is not, with padding around it.
-        self._pads = form.pads and not view.stretched
-        self._places_images = form.places or view.stretched
+        scaled = view.crops.scaled(view.size) if form.pads else np.zeros(0, np.bool_)
+        is_scaled = bool(scaled.any())
+        if is_scaled and form.padding_mode != "constant":
+            row = int(scaled.argmax())
+            raise ArgumentError(
+                f"RandomCrop(padding_mode={form.padding_mode!r}): pads what is not scaled, and a further picture of "
+                f"{widths[row]} × {heights[row]} pixels is, since its image has another size. Use "
+                "padding_mode='constant', or leave the picture out"
+            )
+        self._pads = form.pads and not is_scaled
+        self.places_images = form.places or is_scaled
         self._set_regions(view.crops, len(heights))
         self.windows: I64 = self._unclipped
         self.factors: I64 = np.ones(len(heights), np.int64)
         if self._pads:
+            self._unclipped[:] = self._regions
             self._set_padding(heights, widths)
             return
         self._set_factors(view)
-        if self._places_images:
+        if self.places_images:
             sources = np.stack([heights, widths], axis=1).astype(np.int64)
             self._places = view.crops.covered(view.size, sources)
             np.clip(self._regions, 0, np.tile(sources, 2), out=self._regions)
+            low = np.clip(self._unclipped[:, :2], 0, sources - 1)
+            high = np.clip(self._unclipped[:, 2:], low + 1, sources)
+            self.windows = np.concatenate([low, high], axis=1)
 
     def _set_regions(self, crops: Crops, number: int) -> None:
         """Sets windows, regions and flips of N crops."""
@@ -174,7 +189,7 @@ class Cuts:
         """The step that makes the whole view of all pictures; None where Python has a part in it."""
         view = self.view
         rows = slice(0, len(pictures))
-        if self._places_images or not postprocess.linear:
+        if self.places_images or not postprocess.linear:
             return None
         if view.erased is not None or view.cubic is not None:
             return None
@@ -214,7 +229,7 @@ class Cuts:
 
     def make(self, pictures: Array, rows: slice, target: PixelTarget) -> None:
         """Makes the cuts of the images at these rows, each with its own filter; the arguments are those of `_step`."""
-        if self._places_images:
+        if self.places_images:
             self._place(pictures, rows, target)
             return
         if self._cubic is None or self._pads:

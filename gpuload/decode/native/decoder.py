@@ -171,19 +171,14 @@ class _PictureDecoder:
         windows, factors = _needed([view.cuts for view in views])
         if not self._picture.is_image:
             factors = np.ones_like(factors)
-            if self._may_leave_windows(batch):
+            # By rounding, nearest pixels may lie beside the windows.
+            if any(view.cuts.places_images for view in views):
                 windows = np.zeros_like(windows)
                 windows[:, 2:] = stored.sizes
         source = self._picture.stored
         return DecodePlan(
             stored, windows, factors, source.source, source.plain, source.is_mask
         )
-
-    def _may_leave_windows(self, batch: Batch) -> bool:
-        """Whether nearest pixels may lie beside the windows of a view, by rounding."""
-        views = batch.views_of(self.name)
-        pairs = zip(self._picture.forms, views, strict=True)
-        return any(form.places or view.stretched for form, view in pairs)
 
     def _view(self, number: int, view: View, stored: StoredPictures) -> Any:
         picture = self._picture

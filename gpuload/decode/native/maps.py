@@ -97,7 +97,7 @@ def nearest(
         *(array.ctypes.data for array in arrays),
         None if table is None else table.values.ctypes.data,
         PADDING_MODES.index(form.padding_mode),
-        not (form.places or view.stretched),
+        not (form.places or form.pads),
         out.itemsize if table is None else table.stored.itemsize,
         out.itemsize,
         channels,
