@@ -209,18 +209,18 @@ class _JoinedTable:
 
     def __init__(self, path: Path, roles: Mapping[str, str]) -> None:
         self.path = path
-        self._schema, self._batches = _opened(path)
+        self._schema, self._batches = _opened(path, roles)
         columns = self._schema.names
         if absent := [name for name in roles.values() if name not in columns]:
             raise SourceError(
                 f"{path}: has no column {absent[0]!r}; its columns are {some_of(columns, 8)}. Correct --column"
             )
-        usual = [name for name in _KEYS if name in columns]
-        if _KEY_ROLE not in roles and not usual:
+        key = _key_among(columns, roles)
+        if key is None:
             raise SourceError(
                 f"{path}: its columns are {some_of(columns, 8)}; which one holds the keys? Give --column key=NAME"
             )
-        self._key = roles.get(_KEY_ROLE) or usual[0]
+        self._key = key
         self.keys: pa.Array = array_of([], pa.large_string())
         label = roles.get(LABEL.name)
         companions = {f"{name}{_CLASSES_OF}" for name in columns}
@@ -265,8 +265,21 @@ class _JoinedTable:
         return columns
 
 
-def _opened(path: Path) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-    """The schema and the batches of a table, which are read one by one where its format allows it."""
+def _key_among(columns: Sequence[str], roles: Mapping[str, str]) -> str | None:
+    """The name of the column of keys; None where none is called so."""
+    usual = (name for name in _KEYS if name in columns)
+    return roles.get(_KEY_ROLE) or next(usual, None)
+
+
+def _opened(
+    path: Path, roles: Mapping[str, str]
+) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+    """The schema and the batches of a table, which are read one by one where its format allows it.
+
+    Args:
+        path: Of the file.
+        roles: Names of columns by what they hold.
+    """
     suffix = path.suffix.lower()
     if suffix in (".parquet", ".pq"):
         from pyarrow import parquet
@@ -282,7 +295,14 @@ def _opened(path: Path) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
 
         delimiter = "\t" if suffix == ".tsv" else ","
         options = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-        table = arrow_csv.read_csv(path, parse_options=options)
+        with arrow_csv.open_csv(path, parse_options=options) as head:
+            key = _key_among(head.schema.names, roles)
+        # Keys are texts: 007 is no 7.
+        texts = {} if key is None else {key: pa.string()}
+        conversion = arrow_csv.ConvertOptions(column_types=texts)
+        table = arrow_csv.read_csv(
+            path, parse_options=options, convert_options=conversion
+        )
     else:
         return open_batches(path)
     return table.schema, table.to_batches(_BATCH_ROWS)
@@ -506,6 +526,8 @@ class _Numbers(_Column):
                 f"column {self.column_name!r} has {self.size} numbers in its first row, and not in all. Give each as "
                 "many"
             )
+        if self._dtype.kind == "i":
+            flat = self._whole(flat)
         numbers: Any = numbers_of(flat).astype(self._dtype)
         if self._dtype.kind == "f" and not np.isfinite(numbers).all():
             raise SourceError(
@@ -513,6 +535,20 @@ class _Numbers(_Column):
             )
         with self._path.open("ab") as file:
             file.write(memoryview(numbers).cast("B"))
+
+    def _whole(self, numbers: pa.Array) -> pa.Array:
+        """Whole numbers as int64.
+
+        Raises:
+            SourceError: one does not fit.
+        """
+        try:
+            return numbers.cast(pa.int64())
+        except pa.ArrowInvalid as error:
+            raise SourceError(
+                f"column {self.column_name!r} has a number that int64 does not hold ({error}). Give such numbers as "
+                "texts, or leave it out"
+            ) from error
 
     def take(self, rows: I64) -> list[pa.Array]:
         row_bytes = self._dtype.itemsize * max(1, self.size)
@@ -595,7 +631,13 @@ class _Boxes(_Column):
                 f"column {self.column_name!r} has boxes, and there is no column {classes_name!r} of their classes. Add "
                 "it"
             )
-        numbers = batch.column(classes_name).cast(self.types()[classes])
+        class_numbers = batch.column(classes_name)
+        if not pa.types.is_integer(class_numbers.type.value_type):
+            raise SourceError(
+                f"column {classes_name!r} has {class_numbers.type.value_type}, expected numbers of classes from 0. "
+                "Number them"
+            )
+        numbers = class_numbers.cast(self.types()[classes])
         if not numbers.offsets.equals(corners.offsets):
             class_counts = np.diff(numbers_of(numbers.offsets))
             if not np.array_equal(class_counts, np.diff(numbers_of(corners.offsets))):
@@ -611,7 +653,15 @@ class _Documents(_Column):
     def convert(
         self, values: pa.Array, batch: pa.RecordBatch
     ) -> Mapping[str, pa.Array]:
-        texts = [json.dumps(value, ensure_ascii=False) for value in values.to_pylist()]
+        try:
+            texts = [
+                json.dumps(value, ensure_ascii=False) for value in values.to_pylist()
+            ]
+        except TypeError as error:
+            raise SourceError(
+                f"column {self.column_name!r} has {values.type}, which JSON does not hold ({error}). Give numbers or "
+                "texts, or leave it out"
+            ) from error
         return {self.name: array_of(texts, pa.large_string())}
 
 
@@ -638,12 +688,15 @@ def _column_of(
         if is_class:
             return _Classes(LABEL.name, "class", column_name)
         return _Column(name, "caption", column_name)
+    if types.is_temporal(kind):  # in a CSV, any text that looks like a date
+        return _Column(name, "caption", column_name)
     if (
         types.is_list(kind)
         or types.is_fixed_size_list(kind)
         or types.is_large_list(kind)
     ):
-        return _list_column(name, kind, column_name, classes, scratch)
+        has_classes = f"{column_name}{_CLASSES_OF}" in schema.names
+        return _list_column(name, kind, column_name, classes, scratch, has_classes)
     return _Documents(name, "json", column_name)
 
 
@@ -653,13 +706,15 @@ def _list_column(
     column_name: str,
     classes: Sequence[str] | None,
     scratch: Path,
+    has_classes: bool,
 ) -> _Column:
     types = pa.types
     inner = kind.value_type
-    if types.is_nested(inner) and types.is_floating(
-        getattr(inner, "value_type", inner)
-    ):
-        return _Boxes(name, "boxes", column_name, classes)
+    if types.is_nested(inner):
+        of_number = getattr(inner, "value_type", inner)
+        is_whole = types.is_integer(of_number) and has_classes
+        if types.is_floating(of_number) or is_whole:
+            return _Boxes(name, "boxes", column_name, classes)
     if types.is_floating(inner):
         return _Lists(name, "target", column_name, "<f4", scratch)
     if types.is_integer(inner):

@@ -3,6 +3,7 @@
 import json
 import shutil
 import tarfile
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,52 @@ def test_tables_that_do_not_fit_change_nothing(folder: Path, tmp_path: Path, nam
     with pytest.raises(SourceError, match=message):
         join(folder, tmp_path / "t.parquet", replace_fields=name == "negative class")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def rows_of(**columns: Any) -> pa.Table:
+    return pa.table({"path": [f"{n}.jpg" for n in range(COUNT)], **columns})
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"id": pa.array([2**63 + n for n in range(COUNT)], pa.uint64())}, "column 'id' has a number that int64 does"),
+        (
+            {"ids": pa.array([[2**64 - 1]] * COUNT, pa.list_(pa.uint64()))},
+            "column 'ids' has a number that int64 does not",
+        ),
+        ({"seen": [{"at": datetime(2026, 1, 2)}] * COUNT}, "column 'seen' has struct.*, which JSON does not hold"),
+        ({"raw": [b"1"] * COUNT}, "column 'raw' has binary, which JSON does not hold"),
+        ({"found": [[[0.0, 0, 1, 1]]] * COUNT, "found_class": [["ant"]] * COUNT}, "'found_class' has string, expected"),
+    ],
+)
+def test_values_that_no_field_holds_are_refused_by_name(
+    folder: Path, tmp_path: Path, columns: dict[str, Any], message: str
+) -> None:
+    pa.parquet.write_table(rows_of(**columns), tmp_path / "table.parquet")
+    with pytest.raises(SourceError, match=message):
+        join(folder, tmp_path / "table.parquet")
+    assert list(Dataset(folder).fields) == ["image", "label"]
+
+
+def test_dates_are_texts_and_whole_corners_are_boxes(folder: Path, tmp_path: Path) -> None:
+    boxes = {"found": [[[0, 0, 1, n + 1]] for n in range(COUNT)], "found_class": [[n % 5] for n in range(COUNT)]}
+    days = [datetime(2026, 1, 1 + n) for n in range(COUNT)]
+    pa.parquet.write_table(rows_of(day=days, **boxes), tmp_path / "table.parquet")
+    join(folder, tmp_path / "table.parquet")
+    dataset = Dataset(folder)
+    assert {name: dataset.fields[name].kind for name in ("day", "found")} == {"day": "caption", "found": "boxes"}
+    assert dataset["7.jpg"]["day"].startswith("2026-01-08")
+    assert dataset["7.jpg"]["found"].tolist() == [[0, 0, 1, 8]]
+
+
+def test_keys_of_a_csv_are_texts(tmp_path: Path) -> None:
+    samples = [{"image": encode(photo(n)), "name": f"{n:03}"} for n in range(3)]
+    gpuload.pack(samples, tmp_path / "set", workers=1, progress=False, shuffle=False)
+    (tmp_path / "table.csv").write_text("id,name,score\n5,002,0.25\n6,001,0.5\n7,000,0.75\n")
+    join(tmp_path / "set/train", tmp_path / "table.csv", columns={"key": ["name"]})
+    dataset = Dataset(tmp_path / "set/train")
+    assert [(dataset[n]["id"], dataset[n]["score"]) for n in range(3)] == [(7, 0.75), (6, 0.5), (5, 0.25)]
 
 
 def test_a_joined_file_that_was_changed_is_noticed(folder: Path, tmp_path: Path) -> None:
