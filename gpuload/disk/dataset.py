@@ -191,8 +191,12 @@ class Dataset:
         self.fields: dict[str, Field] = {
             field.name: field for field in self.manifest.all_fields
         }
+        # Where it is, whatever the current folder becomes.
+        self._place: Path | URL = self.folder
+        if isinstance(self.folder, Path):
+            self._place = self.folder.absolute()
         self.shard_paths: tuple[Path | URL, ...] = tuple(
-            joined(self.folder, shard.name) for shard in shards
+            joined(self._place, shard.name) for shard in shards
         )
         self.shard_times: I64 = np.array(
             times or [0] * len(shards), np.int64
@@ -278,9 +282,6 @@ class Dataset:
     __iter__ = None  # else Python would loop by `__getitem__`, also for `in`, and decode one image after another
 
     def __reduce__(self) -> tuple[Any, ...]:
-        folder = str(
-            self.folder if isinstance(self.folder, URL) else self.folder.absolute()
-        )
         cache = (
             (None, None)
             if self.cache is None
@@ -288,7 +289,7 @@ class Dataset:
         )
         options = (*cache, self.verify, self.max_pixels)
         return _reopen, (
-            folder,
+            str(self._place),
             self.manifest.fingerprint,
             self._selected,
             self.tiling,
@@ -578,8 +579,8 @@ class Dataset:
         """
         infos = self.manifest.shards
         if self._root is None:
-            assert isinstance(self.folder, Path)
-            return FolderStore([self.folder / info.name for info in infos])
+            assert isinstance(self._place, Path)
+            return FolderStore([self._place / info.name for info in infos])
         from gpuload.store.stores import CachedStore  # asyncio and obstore
 
         assert self.cache is not None

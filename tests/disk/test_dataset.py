@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import pytest
 from damaged import change_manifest, read_stored
+from loaders import drain, load
 
 import gpuload
 from gpuload import ArgumentError, FormatError, ShardError, StateError
@@ -147,6 +149,25 @@ def test_a_pickled_data_set_is_opened_again(packed: Path, tmp_path: Path, monkey
             assert seen(again) == seen(dataset) and again.keys([5]) == dataset.keys([5])
     mixed = gpuload.mix([(whole, 1), (part, 3)])
     assert pickle.loads(pickle.dumps(mixed)).fingerprint == mixed.fingerprint
+
+
+def test_a_relative_path_is_that_of_the_folder_in_which_it_was_given(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the new folder has a set of this name, such as that of another fold, whose shards are as large."""
+    other = tmp_path / "other"
+    shutil.copytree(copy, other / copy.name)
+    for shard in (other / copy.name).glob("*.tar"):
+        shard.write_bytes(bytes(shard.stat().st_size))
+        os.utime(shard, ns=(0, (copy / shard.name).stat().st_mtime_ns))
+    monkeypatch.chdir(copy.parent)
+    dataset = gpuload.Dataset(copy.name)
+    expected = drain([load(copy)])
+    loader = load(dataset)
+    monkeypatch.chdir(other)
+    assert drain([loader]) == drain([load(dataset)]) == expected
+    assert np.array_equal(dataset[7]["image"], gpuload.Dataset(copy)[7]["image"])
+    assert pickle.loads(pickle.dumps(dataset)).shard_paths == gpuload.Dataset(copy).shard_paths
 
 
 def test_a_pickled_data_set_refuses_another_in_its_folder(copy: Path) -> None:
