@@ -12,7 +12,7 @@ import ctypes
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -25,6 +25,7 @@ from gpuload.augment import Form, View
 from gpuload.augment.crops import Crops, whole_images
 from gpuload.augment.pictures import Views
 from gpuload.augment.schedule import Schedule
+from gpuload.augment.views import PlannedFunction
 from gpuload.decode.beside import FurtherPictures, PictureBeside
 from gpuload.decode.interface import (
     NUMPY_DTYPES,
@@ -255,7 +256,7 @@ class CallFunctions(Stage):
 
         return work
 
-    def _cropped(self, decoded: Decoded, number: int) -> "_Cropped":
+    def _cropped(self, decoded: Decoded, number: int) -> "_Pictures":
         """What the decoder made of one of its views, in memory."""
         images = _in_memory(decoded.pictures[self.image][number])
         masks = [
@@ -264,7 +265,7 @@ class CallFunctions(Stage):
         further = [
             _in_memory(decoded.pictures[name][number]) for name in self.further.names
         ]
-        return _Cropped(images, masks, further)
+        return _Pictures(images, masks, further)
 
     def end(self, job: Job) -> None:
         """As `Stage.end`.
@@ -277,23 +278,23 @@ class CallFunctions(Stage):
         inner = job.parts[0].decoded
         if calls.failed:
             raise calls.failed[min(calls.failed)]
-        results = [
-            view.result() if isinstance(view, _View) else (*view, None)
+        views = [
+            view.finished() if isinstance(view, _View) else _Finished(view, None)
             for view in calls.views
         ]
-        images, masks, further, changed = zip(*results, strict=True)
-        pictures = {self.image: images}
+        pictures = {self.image: tuple(view.pictures.images for view in views)}
         for number, name in enumerate(self.further.names):
-            pictures[name] = tuple(of_view[number] for of_view in further)
+            pictures[name] = tuple(view.pictures.further[number] for view in views)
         for number, name in enumerate(self.fills):
-            pictures[name] = tuple(of_view[number][:, None] for of_view in masks)
+            masks = (view.pictures.masks[number] for view in views)
+            pictures[name] = tuple(of_view[:, None] for of_view in masks)
         seconds = sum(calls.seconds)
         job.decoded = replace(
             inner,
             pictures=pictures,
             work_s=inner.work_s - seconds,
             faults=calls.broken,
-            changed=changed,
+            changed=tuple(view.changed for view in views),
             function_s=seconds,
         )
 
@@ -352,13 +353,13 @@ class _Calls(NamedTuple):
     """
 
     broken: dict[int, Fault]
-    views: list[Any]
+    views: list["_View | _Pictures"]
     failed: dict[int, FunctionError]
     seconds: list[float]
 
 
-class _Cropped(NamedTuple):
-    """What the decoder made of a view.
+class _Pictures(NamedTuple):
+    """The pictures of a view: what the decoder made, or functions made of it.
 
     Attributes:
         images: Levels, (N, height, width, channels).
@@ -369,6 +370,13 @@ class _Cropped(NamedTuple):
     images: Array
     masks: list[U8]
     further: list[Array]
+
+
+class _Finished(NamedTuple):
+    """A view after all calls; without a function, `changed` is None."""
+
+    pictures: _Pictures
+    changed: Changed | None
 
 
 class _View:
@@ -385,7 +393,7 @@ class _View:
         calls: _Calls,
         number: int,
         batch: Batch,
-        cropped: _Cropped | None,
+        cropped: _Pictures | None,
     ) -> None:
         self._stage = stage
         self._calls = calls
@@ -418,14 +426,15 @@ class _View:
             for entries, fields in zip(self._entries, split, strict=True):
                 entries.update(fields)
 
-    def result(self) -> tuple[Array, list[U8], list[Array], Changed]:
-        """Images, masks, further pictures, and what the function changed."""
+    def finished(self) -> "_Finished":
+        """What all calls have made."""
         columns: dict[str, Any] = {}
         if len(self._batch):
             for moving in self._stage.functions.moving:
                 columns |= moving.join(self._entries)
         further = [picture.out for picture in self._further]
-        return self._images, self._masks, further, Changed(columns, self._crops)
+        pictures = _Pictures(self._images, self._masks, further)
+        return _Finished(pictures, Changed(columns, self._crops))
 
     def make(self, row: int, whole: tuple[Array, list[U8]] | None) -> None:
         """Fills a row.
@@ -454,26 +463,35 @@ class _View:
             for picture in self._further:
                 picture.store(row, picture.given(row))
             return image, list(masks)
-        sample = self._sample(row, image, masks)
-        applied = planned.function
-        key = tuple(planned.keys[row].tolist())
-        begun = time.perf_counter()
-        try:
-            number = self._stage.numbers[id(applied.function)]
-            returned = self._stage.caller.call(
-                number, key, sample, keeps_size=not applied.before_crop
-            )
-        except Exception as error:
-            is_ours = isinstance(error, FailedCallError)
-            failure = self._failure(row, name_of(applied.function), error)
-            raise failure from None if is_ours else error
-        finally:
-            self._calls.seconds.append(time.perf_counter() - begun)
+        returned = self._returned(row, planned, self._sample(row, image, masks))
         self._entries[row] = {name: returned[name] for name in self._entries[row]}
         for picture in self._further:
             picture.store(row, returned[picture.name])
         mask_names = self._stage.functions.entries.masks
         return returned["image"], [returned[name] for name in mask_names]
+
+    def _returned(
+        self, row: int, planned: PlannedFunction, sample: Sample
+    ) -> Mapping[str, Array]:
+        """What the function returns for a sample; takes the time of the call.
+
+        Raises:
+            FunctionError: it raised an exception or returned an invalid result.
+        """
+        applied = planned.function
+        key = tuple(planned.keys[row].tolist())
+        begun = time.perf_counter()
+        try:
+            number = self._stage.numbers[id(applied.function)]
+            return self._stage.caller.call(
+                number, key, sample, keeps_size=not applied.before_crop
+            )
+        except Exception as error:  # whatever a user's function raises
+            is_ours = isinstance(error, FailedCallError)
+            failure = self._failure(row, name_of(applied.function), error)
+            raise failure from None if is_ours else error
+        finally:
+            self._calls.seconds.append(time.perf_counter() - begun)
 
     def _sample(self, row: int, image: Array, masks: Sequence[U8]) -> Sample:
         """What the function gets."""

@@ -288,6 +288,31 @@ def any_member(name: str, extension: str) -> str:
     return member_of(name, _ANY_NUMBER, extension)
 
 
+def _are_misplaced(field: Field, rows: pa.RecordBatch, owners: I64) -> Bools:
+    """bool (P,): whether each picture in the lists of a field cannot be where the index says.
+
+    Args:
+        field: Of lists.
+        rows: Of the index.
+        owners: int64 (P,), the row of each picture.
+    """
+    offsets, sizes, widths, heights = (
+        flat(rows.column(name)).astype(np.int64)
+        for name in list_columns(field.name)[:4]
+    )
+    first = numbers_of(rows.column(field.offset_column))[owners]
+    span = numbers_of(rows.column(field.bytes_column))[owners]
+    is_wrong: Bools = (offsets < first) | (sizes < 0) | (sizes > span)
+    is_wrong |= offsets - first > span - np.minimum(sizes, span)
+    is_wrong |= (widths < 1) | (widths > MOST_SIDE)
+    is_wrong |= (heights < 1) | (heights > MOST_SIDE)
+    if is_raw(field):
+        pixels = Pixels.of_field(field)
+        is_wrong |= sizes != pixels.bytes * widths * heights
+        is_wrong |= offsets % np.dtype(pixels.dtype).itemsize != 0
+    return is_wrong
+
+
 class PicturesKind(Kind):
     """Any number of pictures of each sample, each of a size of its own, all of one mode.
 
@@ -341,7 +366,6 @@ class PicturesKind(Kind):
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
         """Samples whose lists differ in length, and those with a picture that cannot be where the index says."""
         columns = [rows.column(name) for name in list_columns(field.name)]
-        owners = rows_of(columns[0])
         lengths = np.stack([lengths_of(column) for column in columns])
         unlike = np.flatnonzero((lengths != lengths[0]).any(axis=0))
         if len(unlike):
@@ -360,21 +384,9 @@ class PicturesKind(Kind):
                 f"{counts[row]} pictures in its {field.name!r}, expected {least} to {most}"
             ),
         )
-        offsets, sizes, widths, heights = (
-            flat(column).astype(np.int64) for column in columns[:4]
-        )
-        first = numbers_of(rows.column(field.offset_column))[owners]
-        span = numbers_of(rows.column(field.bytes_column))[owners]
-        is_wrong: Bools = (offsets < first) | (sizes < 0) | (sizes > span)
-        is_wrong |= offsets - first > span - np.minimum(sizes, span)
-        is_wrong |= (widths < 1) | (widths > MOST_SIDE)
-        is_wrong |= (heights < 1) | (heights > MOST_SIDE)
-        if is_raw(field):
-            pixels = Pixels.of_field(field)
-            is_wrong |= sizes != pixels.bytes * widths * heights
-            is_wrong |= offsets % np.dtype(pixels.dtype).itemsize != 0
+        owners = rows_of(columns[0])
         yield BadRows(
-            np.unique(owners[is_wrong]),
+            np.unique(owners[_are_misplaced(field, rows, owners)]),
             lambda row: f"a picture in its {field.name!r} that cannot be there",
         )
 
@@ -382,13 +394,12 @@ class PicturesKind(Kind):
         self, field: Field, row: Mapping[str, Any]
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         """Each picture of a sample, with its offset in the shard, as a row of the index of a further picture."""
-        names = list_columns(field.name)
-        width, height, points = picture_columns(field.name)
-        entries = zip(*(row[name] for name in names), strict=True)
-        for offset, size, wide, high, seek_points in entries:
-            picture = {width: wide, height: high, points: seek_points}
-            places = {field.offset_column: offset, field.bytes_column: size}
-            yield offset, {**row, **places, **picture}
+        # The columns of a further picture, in the order of those of a list.
+        place = (field.offset_column, field.bytes_column)
+        columns = (*place, *picture_columns(field.name))
+        lists = [row[name] for name in list_columns(field.name)]
+        for picture in zip(*lists, strict=True):
+            yield picture[0], {**row, **dict(zip(columns, picture, strict=True))}
 
     def find_fault(
         self,
@@ -553,3 +564,4 @@ def _span(counts: Sequence[int] | None) -> str:
 
 _SHOWN = 4  # sizes in a text
 _PICTURE_KIND = PictureKind()
+PICTURES_KIND = PicturesKind()

@@ -19,7 +19,7 @@ from gpuload.fields.keypoints import KeypointsKind
 from gpuload.fields.kind import FieldSpec, Kind
 from gpuload.fields.motion import Motion
 from gpuload.fields.numbers import ArrayKind, ClassKind, LabelsKind
-from gpuload.fields.picture_lists import PicturesKind
+from gpuload.fields.picture_lists import PICTURES_KIND
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.rows import BoundField, DatasetView, PixelField, Rows, Value
 from gpuload.fields.targets import IntegersKind, TargetKind
@@ -43,7 +43,7 @@ KINDS: dict[str, Kind] = {
         KeypointsKind(),
         MaskKind(),
         PictureKind(),
-        PicturesKind(),
+        PICTURES_KIND,
         ArrayKind(),
         JsonKind(),
     )

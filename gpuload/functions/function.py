@@ -163,7 +163,8 @@ def call(
     """
     size = sample["image"].shape
     dtype = sample["image"].dtype
-    pictures = {
+    # Before the call, which may change the arrays in place.
+    forms = {
         name: (sample[name].shape, sample[name].dtype) for name in entries.pictures
     }
     returned = _as_entries(function(sample, generator_of(key)), entries)
@@ -183,18 +184,11 @@ def call(
     for name in entries.masks:
         checked[name] = _read(name, result[name], "uint8", (height, width))
     for name in entries.boxes:
-        checked[name] = boxes = _read(name, result[name], "float32", ("M", 4))
-        if (boxes[:, 2:] < boxes[:, :2]).any():
-            raise FailedCallError(
-                f"returned {name!r} with x1 < x0 or y1 < y0: expected x0, y0, x1, y1 in pixels"
-            )
-        checked[class_entry(name)] = _read(
-            class_entry(name), result[class_entry(name)], "int64", (len(boxes),)
-        )
+        checked |= _read_boxes(name, result)
     for name, points in entries.keypoints:
         checked[name] = _read(name, result[name], "float32", ("M", points, 3))
-    for name, (shape, picture_dtype) in pictures.items():
-        checked[name] = _read_picture(name, result[name], shape, picture_dtype)
+    for name, form in forms.items():
+        checked[name] = _read_picture(name, result[name], *form)
     return checked
 
 
@@ -255,6 +249,18 @@ def _read(name: str, value: Any, dtype: str, shape: tuple[int | str, ...]) -> Ar
     raise FailedCallError(
         f"returned {_kind(value)} as {name!r}: expected finite {dtype} {_sides(shape)}"
     )
+
+
+def _read_boxes(name: str, result: Mapping[str, Any]) -> dict[str, Array]:
+    """A field of boxes, and its entry with their classes."""
+    boxes = _read(name, result[name], "float32", ("M", 4))
+    if (boxes[:, 2:] < boxes[:, :2]).any():
+        raise FailedCallError(
+            f"returned {name!r} with x1 < x0 or y1 < y0: expected x0, y0, x1, y1 in pixels"
+        )
+    classes = class_entry(name)
+    numbers = _read(classes, result[classes], "int64", (len(boxes),))
+    return {name: boxes, classes: numbers}
 
 
 def _read_picture(

@@ -92,11 +92,7 @@ def _are_classes_apart(shards: I64, classes: I64, window_shards: int) -> bool:
     """
     shard_count = int(shards.max()) + 1
     size = min(window_shards, shard_count // 2)
-    # A class with a single sample tells nothing.
-    _, numbers, counts = np.unique(classes, return_inverse=True, return_counts=True)
-    repeated = counts[numbers] > 1
-    shards = shards[repeated]
-    classes = numbers[repeated]
+    shards, classes = _of_repeated_classes(shards, classes)
     if not len(classes):
         return False
     chance = np.random.default_rng(0)
@@ -108,9 +104,15 @@ def _are_classes_apart(shards: I64, classes: I64, window_shards: int) -> bool:
         by_shards.append(_unevenness(windows, classes))
         by_samples.append(_unevenness(windows, chance.permutation(classes)))
     usual = np.mean(by_samples)
-    excess = np.mean(by_shards) - usual
-    chance_excess = _DEVIATIONS * np.std(by_samples)
-    return bool(excess > max(_SORTED * (1 - usual), chance_excess))
+    by_chance = _DEVIATIONS * np.std(by_samples)
+    return bool(np.mean(by_shards) - usual > max(_SORTED * (1 - usual), by_chance))
+
+
+def _of_repeated_classes(shards: I64, classes: I64) -> tuple[I64, I64]:
+    """Both, without samples that are the only ones of their class, which tell nothing; classes are numbered anew."""
+    _, numbers, counts = np.unique(classes, return_inverse=True, return_counts=True)
+    is_repeated = counts[numbers] > 1
+    return shards[is_repeated], numbers[is_repeated]
 
 
 def _unevenness(windows: I64, classes: I64) -> float:

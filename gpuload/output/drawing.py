@@ -1,6 +1,6 @@
 """Draws a batch as training sees it: normalisation undone, with its boxes, masks, keypoints and classes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,20 +77,34 @@ class BatchDrawing:
         samples = min(count, len(_of_view(by_sample[leading], 0)))
         drawn: dict[str, Any] = map_tree(_as_numpy, take(by_sample, slice(samples)))
         views = self._levels(drawn) if has_image else [None] * len(self._forms)
-        cells = []
-        for row in range(samples):
-            caption = self._caption(drawn, row)
-            if not has_image:
-                caption = _SEPARATOR.join(filter(None, (leading, caption)))
-            for view, levels in enumerate(views):
-                of_view = self._further(drawn, row, view)
-                if levels is not None:
-                    shown = Image.fromarray(levels[row])
-                    of_view.insert(0, Cell(self._draw(shown, drawn, row, view), ""))
-                prefix = f"view {view}{_SEPARATOR}" if len(views) > 1 else ""
-                of_view[0] = of_view[0]._replace(caption=prefix + caption)
-                cells += of_view
-        return cells
+        return [
+            cell
+            for row in range(samples)
+            for cell in self._cells_of_sample(drawn, views, row)
+        ]
+
+    def _cells_of_sample(
+        self, batch: Mapping[str, Any], views: Sequence[Any], row: int
+    ) -> Iterator[Cell]:
+        """The cells of a sample, view after view.
+
+        Args:
+            batch: Its fields.
+            views: What `_levels` gives for each view; None for each without the image.
+            row: Of the sample in the batch.
+        """
+        caption = self._caption(batch, row)
+        if self._image not in self._specs:
+            leading = self._further_names[0]
+            caption = _SEPARATOR.join(filter(None, (leading, caption)))
+        for view, levels in enumerate(views):
+            cells = self._further(batch, row, view)
+            if levels is not None:
+                shown = Image.fromarray(levels[row])
+                cells.insert(0, Cell(self._draw(shown, batch, row, view), ""))
+            prefix = f"view {view}{_SEPARATOR}" if len(views) > 1 else ""
+            yield cells[0]._replace(caption=prefix + caption)
+            yield from cells[1:]
 
     def _levels(self, batch: Mapping[str, Any]) -> list[Any]:
         """As `undo_normalize`, of each view of the image."""
