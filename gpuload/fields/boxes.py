@@ -12,18 +12,11 @@ from PIL import Image
 
 from gpuload.checks import COUNT, FLAG, choice, number, optional, settings
 from gpuload.errors import ArgumentError
+from gpuload.fields.cells import parse_list
+from gpuload.fields.class_values import number_classes
 from gpuload.fields.field import Field
 from gpuload.fields.keypoints import InstancePoints
-from gpuload.fields.kind import (
-    NAME,
-    FieldSpec,
-    Kind,
-    Origin,
-    Parsed,
-    number_classes,
-    parse_list,
-    read_each,
-)
+from gpuload.fields.kind import NAME, FieldSpec, Kind, Origin, Parsed, read_each
 from gpuload.fields.motion import Motion, Placement, place_boxes
 from gpuload.fields.rows import (
     DatasetView,

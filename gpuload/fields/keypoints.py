@@ -11,16 +11,9 @@ from PIL import Image
 
 from gpuload.checks import COUNT, Rule, as_items, optional, settings, several, whole
 from gpuload.errors import ArgumentError, DecodeError, SourceError
+from gpuload.fields.cells import parse_list
 from gpuload.fields.field import Field
-from gpuload.fields.kind import (
-    NAME,
-    FieldSpec,
-    Kind,
-    Origin,
-    Parsed,
-    parse_list,
-    read_each,
-)
+from gpuload.fields.kind import NAME, FieldSpec, Kind, Origin, Parsed, read_each
 from gpuload.fields.motion import Motion, Placement, place_boxes
 from gpuload.fields.rows import (
     DatasetView,

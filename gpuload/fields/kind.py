@@ -1,5 +1,4 @@
-"""The interface of a kind of field: one object that defines everything about it, from the source to the batch; and how
-values are parsed as people write them, for several kinds.
+"""The interface of a kind of field: one object that defines everything about it, from the source to the batch.
 
 To add a kind, add a subclass of `Kind`, and an entry in `gpuload.fields.registry`. `BoxesKind` is an example of a kind
 that moves with its image, `TargetKind` of one whose values are in the index. The contract test
@@ -7,10 +6,8 @@ that moves with its image, `TargetKind` of one whose values are in the index. Th
 """
 
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -18,8 +15,9 @@ import pyarrow as pa
 from PIL import Image
 
 from gpuload.checks import shown, text
-from gpuload.errors import SourceError, some_of
+from gpuload.errors import SourceError
 from gpuload.fields.arrow_arrays import array_of, dtype_of
+from gpuload.fields.cells import read_cells
 from gpuload.fields.field import Field
 from gpuload.fields.motion import Placement
 from gpuload.fields.rows import (
@@ -49,14 +47,6 @@ FAULTS = (
     OverflowError,
 )  # of a value that is not of a kind
 
-_CLASSES = (str, int, float, np.number)
-_WHOLE = re.compile(r"[+-]?\d{1,100}")  # `int` refuses thousands of digits
-_NUMBERS = re.compile(r"\s*\d+(?:[\s,;|]+\d+)*\s*")  # class numbers in one text
-_SEPARATORS = ";|,"  # of the words in a cell
-_UNLABELLED = (
-    "-1 stands for no label, as in test splits: leave these samples out, or pack them by themselves without labels, as "
-    "--no-labels does"
-)
 
 ImageSize = Callable[[bytes], WidthHeight]
 Columns = list[pa.Array]  # columns of a listing, in the order of `Kind.columns`
@@ -607,82 +597,6 @@ def _shortest(value: Any, kind: pa.DataType) -> Any:
     return np.array(value, np.float32).astype(str).astype(np.float64).tolist()
 
 
-# Values as people write them
-
-
-def is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def is_whole(value: Any) -> bool:
-    """Whether the value is an integer, or text that represents one."""
-    if isinstance(value, str):
-        return _WHOLE.fullmatch(value.strip()) is not None
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def read_cells(rows: Sequence[T], read: Callable[[T], Any]) -> list[Any]:
-    """What a function makes of each row's cells.
-
-    Raises:
-        ValueError: the function raised one; the message names the row of the table, the first one being 1.
-    """
-    values = []
-    for number, cells in enumerate(rows, 1):
-        try:
-            values.append(read(cells))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"row {number:,}: {error}") from None
-    return values
-
-
-def parse_list(cell: Any, separator: str | None = None) -> list[Any]:
-    """A list from a table's cell: a JSON list, or words between separators.
-
-    Args:
-        cell: Text of the table, or a list already.
-        separator: Between words; None for blanks.
-
-    Raises:
-        ValueError: the cell begins with "[" but is not a JSON list.
-    """
-    if cell is None:
-        return []
-    if not isinstance(cell, str):
-        return list(cell)
-    text = cell.strip()
-    if text.startswith("["):
-        try:
-            return [*parse_json(text)]
-        except (ValueError, TypeError):
-            raise ValueError(f"{text[:60]!r} is not a JSON list") from None
-    return [part.strip() for part in text.split(separator) if part.strip()]
-
-
-def separator_of(cells: Sequence[Any]) -> str | None:
-    """What separates words in all cells of a column: the first of ";", "|" and "," that is in any; None for blanks.
-
-    One cell cannot tell: "fire truck" is one word in a column where another cell is "fire truck, car".
-    """
-    texts = [
-        cell
-        for cell in cells
-        if isinstance(cell, str) and not cell.lstrip().startswith("[")
-    ]
-    return next(
-        (
-            separator
-            for separator in _SEPARATORS
-            if any(separator in text for text in texts)
-        ),
-        None,
-    )
-
-
 def read_each(
     where: Origin,
     name: str,
@@ -714,138 +628,3 @@ def read_each(
                 f"found {shown(value)} ({error}). Correct it"
             ) from None
     return results
-
-
-def number_classes(
-    where: Origin,
-    name: str,
-    values: Sequence[Any],
-    classes: ClassNames,
-    rows: Sequence[int] | None = None,
-) -> tuple[I64, ClassNames]:
-    """The class numbers int64 (N,) of numbers, or of names, which are numbered in sorted order; and the names.
-
-    Args:
-        where: The source, subject of all messages.
-        name: Of the field.
-        values: N numbers or names.
-        classes: Names by number, if the source knows them.
-        rows: The sample of each value; None: there is one value for each sample.
-
-    Raises:
-        SourceError: a number is negative or has no name in `classes`, a name is not in `classes`, or a class is neither
-            number nor name; two texts are one number, or a text holds several numbers.
-    """
-    column = _ClassColumn(where, name, values, rows)
-    no_classes = [
-        value
-        for value in values
-        if not isinstance(value, _CLASSES) or not str(value).strip()
-    ]
-    if no_classes:
-        raise column.refusal("numbers or names", no_classes)
-    different = list(dict.fromkeys(values))
-    if all(map(is_whole, different)):
-        number_of = column.read_numbers(different, classes)
-    else:
-        column.check_names(different)
-        if classes is None:
-            column.check_one_each(different)
-            classes = tuple(sorted({value.strip() for value in different}))
-        number_of = column.look_up(different, classes)
-    return np.array([number_of[value] for value in values], np.int64), classes
-
-
-@dataclass(frozen=True)
-class _ClassColumn:
-    """The classes of samples, as a source gives them.
-
-    Attributes:
-        rows: The sample of each value; None: there is one for each.
-    """
-
-    where: Origin
-    name: str
-    values: Sequence[Any]
-    rows: Sequence[int] | None
-
-    def refusal(
-        self, expected: str, wrong: Sequence[Any], advice: str = "Correct them"
-    ) -> SourceError:
-        """The error for some of the values."""
-        texts = some_of(sorted(str(value)[:60] for value in wrong))
-        first = next(
-            number
-            for number, value in enumerate(self.values)
-            if any(value is refused for refused in wrong)
-        )
-        row = first if self.rows is None else int(self.rows[first])
-        return SourceError(
-            f"{self.where}: classes of {self.name!r} must be {expected}; "
-            f"found {texts}, first in {self.where.sample(row)}. {advice}"
-        )
-
-    def read_numbers(
-        self, different: Iterable[Any], classes: ClassNames
-    ) -> dict[Any, int]:
-        """The class number that each value is, as a number or its text."""
-        number_of = {value: int(value) for value in different}
-        most = 2**63 if classes is None else len(classes)
-        wrong = [value for value, n in number_of.items() if not 0 <= n < most]
-        if wrong:
-            has_unlabelled = any(number_of[value] == -1 for value in wrong)
-            raise self.refusal(
-                "numbered from 0" if classes is None else f"in 0..{most - 1}",
-                wrong,
-                _UNLABELLED if has_unlabelled else "Correct them",
-            )
-        alike = _written_differently(number_of)
-        if alike:
-            raise self.refusal(
-                "written alike, or with a letter where they are names",
-                alike,
-                "Correct one of them",
-            )
-        return number_of
-
-    def check_names(self, different: Sequence[Any]) -> None:
-        """Raises SourceError unless all are names."""
-        if all(map(is_number, different)):
-            raise self.refusal(
-                "whole numbers or names; numbers to be predicted are a target (--column target=…)",
-                [value for value in different if not is_whole(value)],
-            )
-        # NaN is a missing name.
-        no_names = [value for value in different if not isinstance(value, str)]
-        if no_names:
-            raise self.refusal("all numbers or all names", no_names)
-
-    def check_one_each(self, different: Sequence[str]) -> None:
-        """Raises SourceError if the names are lists of numbers."""
-        if all(map(_NUMBERS.fullmatch, different)):
-            raise self.refusal(
-                "one for each sample",
-                [value for value in different if not is_whole(value)],
-                "Give --column labels=NAME for a column of several classes",
-            )
-
-    def look_up(
-        self, different: Iterable[str], classes: Sequence[str]
-    ) -> dict[Any, int]:
-        """The class number of each name."""
-        numbers = {name.strip(): number for number, name in enumerate(classes)}
-        unknown = [value for value in different if value.strip() not in numbers]
-        if unknown:
-            raise self.refusal("in the source's list of classes", unknown)
-        return {value: numbers[value.strip()] for value in different}
-
-
-def _written_differently(number_of: Mapping[Any, int]) -> list[str]:
-    """Two texts that are the same number, such as "007" and "7"; [] if there are none."""
-    text_of: dict[int, str] = {}
-    for value, number in number_of.items():
-        if isinstance(value, str):
-            first = text_of.setdefault(number, value)
-            if first.strip() != value.strip():
-                return [first, value]
-    return []

@@ -12,6 +12,8 @@ from gpuload.checks import COUNT, FLAG, optional, settings, whole
 from gpuload.counted import counted
 from gpuload.errors import ArgumentError, DecodeError
 from gpuload.fields.arrow_arrays import array_of
+from gpuload.fields.cells import parse_list, read_cells, separator_of
+from gpuload.fields.class_values import number_classes
 from gpuload.fields.field import LABEL, Field
 from gpuload.fields.kind import (
     NAME,
@@ -21,11 +23,7 @@ from gpuload.fields.kind import (
     Origin,
     Parsed,
     StoredMember,
-    number_classes,
-    parse_list,
-    read_cells,
     read_each,
-    separator_of,
 )
 from gpuload.fields.motion import Placement
 from gpuload.fields.rows import (

@@ -9,16 +9,9 @@ import pyarrow as pa
 from gpuload.checks import FLAG, either, settings, several, shown
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.arrow_arrays import array_of
+from gpuload.fields.cells import is_whole
 from gpuload.fields.field import Field
-from gpuload.fields.kind import (
-    NAME,
-    FieldSpec,
-    Kind,
-    Origin,
-    Parsed,
-    is_whole,
-    read_each,
-)
+from gpuload.fields.kind import NAME, FieldSpec, Kind, Origin, Parsed, read_each
 from gpuload.fields.motion import Motion
 from gpuload.fields.rows import BoundField, Rows, Value, flat
 from gpuload.types import F32, I64, Array, ClassNames

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from gpuload.counted import counted
 from gpuload.errors import DecodeError, SourceError, some_of
-from gpuload.fields.kind import is_number
+from gpuload.fields.cells import is_number
 from gpuload.formats import image_extensions
 from gpuload.sources.files import (
     Files,
@@ -299,12 +299,8 @@ class NamedFiles:
         missing = list[str]()
         for name in names:
             file = self.find(name)
-            if file is None and not complete and not is_image(str(name)):
-                images = self._images_called(str(name))
-                if len(images) > 1:
-                    fault = f"names {name!r} without an extension, which {some_of(images)} fit"
-                    raise SourceError(f"{self._title}: {fault}. Write the extension")
-                file = self.find(images[0]) if images else None
+            if file is None and not complete:
+                file = self._find_image(str(name))
             if file is None:
                 missing.append(str(name))
             else:
@@ -318,6 +314,18 @@ class NamedFiles:
                 f"{self._title}: {fault}. Paths start at SOURCE and do not lead out of it: correct them"
             )
         return files
+
+    def _find_image(self, name: str) -> Ref | None:
+        """The image that has this name and an extension.
+
+        Raises:
+            SourceError: several have.
+        """
+        images = [] if is_image(name) else self._images_called(name)
+        if len(images) > 1:
+            fault = f"names {name!r} without an extension, which {some_of(images)} fit"
+            raise SourceError(f"{self._title}: {fault}. Write the extension")
+        return self.find(images[0]) if images else None
 
     def _relocated(self, names: Sequence[str]) -> list[Ref]:
         """The images that are called by other folders than those here; [] if they are not all there."""

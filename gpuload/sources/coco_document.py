@@ -236,12 +236,9 @@ class CocoDocument:
     def rows(self, findings: Findings) -> Iterator[Row]:
         kept = []
         for image, name in zip(self.images, self.names, strict=True):
-            if self.contents.captions and not any(
-                "caption" in entry for entry in self._entries[image["id"]]
-            ):
-                findings.reject(image["file_name"], "has no caption")
-            elif self.contents.most_classes == 1 and not self._entries[image["id"]]:
-                findings.reject(image["file_name"], "has no class")
+            lack = self._lack(self._entries[image["id"]])
+            if lack:
+                findings.reject(image["file_name"], lack)
             else:
                 kept.append((image, name))
         files = self._files.find_all([name for _, name in kept])
@@ -256,6 +253,15 @@ class CocoDocument:
             if outlines is not None:
                 fields["boxes_masks"] = outlines
             yield {"image": file, DRAWN_ON: self._drawn_on(image), **fields}
+
+    def _lack(self, entries: Sequence[Entry]) -> str:
+        """What an image with these annotations lacks that others have; "" if nothing."""
+        has_caption = any("caption" in entry for entry in entries)
+        if self.contents.captions and not has_caption:
+            return "has no caption"
+        if self.contents.most_classes == 1 and not entries:
+            return "has no class"
+        return ""
 
     @property
     def segments(self) -> list[list[Entry]]:

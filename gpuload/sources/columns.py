@@ -347,19 +347,11 @@ class _SampleReader:
         sample: dict[str, Any] = {}
         columns_of_objects = list[str]()
         for column, value in row.items():
-            role = self._role_of.get(column, column)
-            if column in self._lists:
-                files = value if value is not None else ()
-                sample[_list_name(column)] = [self._content(file) for file in files]
-            elif column in self._objects and self._objects[column].are_meant(value):
+            objects = None if column in self._lists else self._objects.get(column)
+            if objects is not None and objects.are_meant(value):
                 columns_of_objects.append(column)
-            elif role in ("image", "mask"):
-                sample |= self._picture(role, value)
-            elif role and _is_file(value):
-                self._findings.kinds[role] = PictureKind.name
-                sample |= self._picture(role, value)
-            elif role:
-                sample[role] = [value] if column in self._wrapped else value
+            else:
+                sample |= self._fields(column, value)
         for column in columns_of_objects:
             objects = self._objects[column]
             fields = objects.fields(row[column], row, sample.get("image"))
@@ -368,6 +360,21 @@ class _SampleReader:
             values = [row[column] for column in self._targets]
             sample["target"] = predicted(self._title, values)
         return sample
+
+    def _fields(self, column: str, value: Any) -> dict[str, Any]:
+        """The fields that the value of a column is; none of a column that is not used."""
+        role = self._role_of.get(column, column)
+        if column in self._lists:
+            files = value if value is not None else ()
+            return {_list_name(column): [self._content(file) for file in files]}
+        if role in ("image", "mask"):
+            return self._picture(role, value)
+        if role and _is_file(value):
+            self._findings.kinds[role] = PictureKind.name
+            return self._picture(role, value)
+        if role:
+            return {role: [value] if column in self._wrapped else value}
+        return {}
 
     def _picture(self, role: str, value: Any) -> dict[str, Any]:
         """The image or mask, and the name of the image where it has a path."""

@@ -198,13 +198,7 @@ class DrawnSource(FilesSource):
             for drawing in self.drawings(findings)
             if self._is_right(drawing, findings)
         ]
-        if findings.shapeless:
-            kinds = [
-                f"{count:,} × {name}" for name, count in findings.shapeless.items()
-            ]
-            findings.notes.append(
-                f"shapes that are no boxes or areas are left out: {', '.join(kinds)}"
-            )
+        _note_shapeless(findings)
         refs = images.find_all(self.title, [drawing.image for drawing in drawings])
         drawings, refs = self._with_negatives(drawings, refs, images, findings)
         samples = Samples(drawings, findings)
@@ -324,6 +318,15 @@ def areas(shapes: Iterable[Shape | str], findings: Findings) -> list[Shape]:
     return kept
 
 
+def _note_shapeless(findings: Findings) -> None:
+    """Notes what `areas` has left out."""
+    if findings.shapeless:
+        kinds = [f"{count:,} × {name}" for name, count in findings.shapeless.items()]
+        findings.notes.append(
+            f"shapes that are no boxes or areas are left out: {', '.join(kinds)}"
+        )
+
+
 def add_classes(findings: Findings, title: str, names: Sequence[str]) -> None:
     """Notes the classes of a document in its own order.
 
@@ -415,10 +418,7 @@ class Samples:
         if not self._has_boxes:
             return {"image": image, **self._whole_classes(drawing)}
         shapes = [in_pixels(shape, size, drawing.in_shares) for shape in drawing.shapes]
-        classes = [
-            shape.label if isinstance(shape.label, int) else self._number[shape.label]
-            for shape in shapes
-        ]
+        classes = list(map(self._class_number, shapes))
         row: dict[str, Any] = {
             "image": image,
             DRAWN_ON: size if shapes else (0, 0),
@@ -434,6 +434,11 @@ class Samples:
             none = [0.0] * self._points
             row["keypoints"] = [list(shape.points) or none for shape in shapes]
         return row
+
+    def _class_number(self, shape: Shape) -> int:
+        if isinstance(shape.label, int):
+            return shape.label
+        return self._number[shape.label]
 
     def _whole_classes(self, drawing: Drawing) -> Row:
         """The field of the classes of a whole image."""

@@ -5,7 +5,7 @@ import base64
 import io
 import posixpath
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -134,24 +134,30 @@ class DatumaroSource(DrawnSource):
             image = item.get("image") or {}
             path = image.get("path") or item["id"]
             height, width = image.get("size") or (0, 0)
-            entries = item["annotations"]
-            drawn = (
-                _datumaro_shape(entry, names)
-                for entry in entries
-                if entry["type"] != "label"
-            )
-            labels = (
-                names[entry["label_id"]]
-                for entry in entries
-                if entry["type"] == "label"
-            )
+            drawn = _datumaro_shapes(item["annotations"], names)
             yield Drawing(
                 f"{subset}/{path}",
                 areas(drawn, findings),
                 (int(width), int(height)),
-                tuple(labels),
+                _datumaro_labels(item["annotations"], names),
                 split,
             )
+
+
+def _datumaro_labels(entries: Iterable[Entry], names: Sequence[str]) -> tuple[str, ...]:
+    """The classes of a whole image."""
+    return tuple(
+        names[entry["label_id"]] for entry in entries if entry["type"] == "label"
+    )
+
+
+def _datumaro_shapes(
+    entries: Iterable[Entry], names: Sequence[str]
+) -> Iterator[Shape | str]:
+    """What is drawn on an image."""
+    for entry in entries:
+        if entry["type"] != "label":
+            yield _datumaro_shape(entry, names)
 
 
 def _datumaro_shape(entry: Entry, names: Sequence[str]) -> Shape | str:
@@ -362,16 +368,22 @@ class NdjsonSource(DrawnSource):
             classes = rows.pop("classification", ())
             yield Drawing(
                 entry["file"],
-                [
-                    _ndjson_shape(kind, row, names, width)
-                    for kind in rows
-                    for row in rows[kind]
-                ],
+                list(_ndjson_shapes(rows, names, width)),
                 size_in(entry),
                 tuple(names[int(number)] for number in classes),
                 split=str(entry.get("split") or ""),
                 in_shares=True,
             )
+
+
+def _ndjson_shapes(
+    rows_by_kind: Mapping[str, Sequence[Sequence[float]]],
+    names: Sequence[str],
+    width: int,
+) -> Iterator[Shape]:
+    for kind, rows in rows_by_kind.items():
+        for row in rows:
+            yield _ndjson_shape(kind, row, names, width)
 
 
 def _ndjson_shape(

@@ -83,13 +83,9 @@ class NamedArrays(Source):
                 findings.kinds[_last_part(name)] = PictureKind.name
             for row in self._rows(part, image, fields):
                 yield {**row, SPLIT: split} if findings.origin else row
-        unused = [
-            f"{name} {tuple(array.shape)}"
-            for name, array in arrays.items()
-            if name not in used
-        ]
+        unused = {name: array for name, array in arrays.items() if name not in used}
         if unused:
-            findings.notes.append(f"arrays that are not packed: {', '.join(unused)}")
+            findings.notes.append(f"arrays that are not packed: {_with_shapes(unused)}")
 
     def _splits_of(self, arrays: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         """The names of the arrays of each split by what is left of them without its word, such as "x" for "x_train" and
@@ -123,11 +119,8 @@ class NamedArrays(Source):
         counts = [array.shape[0] for array in arrays.values() if _holds_images(array)]
         for name, array in arrays.items():
             is_list = len(array.shape) == 1 and counts != [array.shape[0]]
-            if (
-                is_list
-                and _is_text(array)
-                and name.rpartition("/")[2].lower() in _CLASS_LISTS
-            ):
+            is_called_so = _last_part(name).lower() in _CLASS_LISTS
+            if is_list and is_called_so and _is_text(array):
                 texts = [str(_plain(text)) for text in array[:]]
                 findings.classes["label"] = (*texts,)
                 return [name]
@@ -140,12 +133,7 @@ class NamedArrays(Source):
         is_encoded = _is_encoded(images)
         for start, stop in _steps(images, is_encoded):
             block = images[start:stop]
-            values = {
-                role: [arrays[name][start:stop] for name in names]
-                for role, names in fields.items()
-            }
-            if "label" in values:
-                values["label"] = [labels.reshape(-1) for labels in values["label"]]
+            values = _values_of(arrays, fields, slice(start, stop))
             for number, pixels in enumerate(block):
                 if is_encoded:
                     pixels = pixels.tobytes()
@@ -171,21 +159,14 @@ class NamedArrays(Source):
 
     def _image_name(self, arrays: Mapping[str, Any]) -> str:
         large = [name for name, item in arrays.items() if _holds_images(item)]
-        usual = [
-            name for name in large if name.rpartition("/")[2].lower() in USUAL["image"]
-        ]
+        usual = [name for name in large if _last_part(name).lower() in USUAL["image"]]
         names = [
             name
             for name in self.options.columns.get("image", usual or large)
             if name in large
         ]
         if len(names) != 1:
-            has = (
-                ", ".join(
-                    f"{name} {tuple(item.shape)}" for name, item in arrays.items()
-                )
-                or "none"
-            )
+            has = _with_shapes(arrays) or "none"
             what = f"which array holds the images, (N, height, width) or (N, height, width, 3)? It has {has}"
             raise SourceError(f"{self.title}: {what}. Give --column image=NAME")
         return names[0]
@@ -243,6 +224,11 @@ class NamedArrays(Source):
         return fields
 
 
+def _with_shapes(arrays: Mapping[str, Any]) -> str:
+    """The names of arrays in messages."""
+    return ", ".join(f"{name} {tuple(array.shape)}" for name, array in arrays.items())
+
+
 def _is_called_label(name: str) -> bool:
     return _last_part(name).lower() in (*USUAL["label"], *_LABEL)
 
@@ -287,6 +273,19 @@ def _is_encoded(array: Any) -> bool:
     return (
         len(array.shape) == 1 and (array.dtype.metadata or {}).get("vlen") == np.uint8
     )
+
+
+def _values_of(
+    arrays: Mapping[str, Any], fields: Mapping[str, Names], samples: slice
+) -> dict[str, list[Any]]:
+    """The values that each array of a field has for some samples; labels in one dimension."""
+    values = {
+        role: [arrays[name][samples] for name in names]
+        for role, names in fields.items()
+    }
+    if "label" in values:
+        values["label"] = [labels.reshape(-1) for labels in values["label"]]
+    return values
 
 
 def _steps(images: Any, encoded: bool) -> Iterator[tuple[int, int]]:

@@ -13,7 +13,7 @@ from typing import Any
 from PIL import Image
 
 from gpuload.errors import SourceError, some_of
-from gpuload.fields.kind import is_number
+from gpuload.fields.cells import is_number
 from gpuload.sources.annotations import with_boxes
 from gpuload.sources.files import Findings
 from gpuload.sources.listing import first_named

@@ -162,10 +162,8 @@ def open_source(
     """
     if form is not None:
         check_option("--from", form, choice(*sources()))
-    if no_labels and (labels or set(columns or ()) - {"image", "path", SPLIT}):
-        raise ArgumentError(
-            "--no-labels packs images alone; --labels and --column say what belongs to them. Give one"
-        )
+    if no_labels:
+        _refuse_labels(labels, columns)
     _check_labels(labels)
     _refuse_device(root)
     if zip_encoding is not None:
@@ -225,6 +223,14 @@ def _parsed(text: str) -> Any:
         with suppress(ValueError):
             return kind(text)
     return text
+
+
+def _refuse_labels(labels: str | Path | None, columns: Columns | None) -> None:
+    """Raises ArgumentError if the user says what belongs to images that are packed alone."""
+    if labels or set(columns or ()) - {"image", "path", SPLIT}:
+        raise ArgumentError(
+            "--no-labels packs images alone; --labels and --column say what belongs to them. Give one"
+        )
 
 
 def _check_labels(labels: str | Path | None) -> None:

@@ -25,8 +25,8 @@ from gpuload.errors import DecodeError, SourceError, naming, some_of
 from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
-from gpuload.fields.kind import Origin
-from gpuload.fields.picture_lists import PicturesKind
+from gpuload.fields.kind import Kind, Origin
+from gpuload.fields.picture_lists import PICTURES_KIND, PicturesKind
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import all_kinds
 from gpuload.formats import (
@@ -76,7 +76,6 @@ _KEPT_FINDINGS = (
 _RESERVED = (listing.NAME, listing.BYTES, listing.WHERE, "image")
 _OF_PICTURES = (PictureKind.name, PicturesKind.name)
 _PICTURE = PictureKind()
-_PICTURES = PicturesKind()
 _NO_KIND = ("", "")
 _ROWS_AHEAD = (
     10_000  # that are looked into for the kinds of the first row's empty lists
@@ -255,7 +254,7 @@ class _RowReader:
         for row in islice(rows, _ROWS_AHEAD if empty else 0):
             held.append(row)
             if isinstance(row, Mapping):
-                told = {name for name in empty if _PICTURES.claims(row.get(name))}
+                told = {name for name in empty if PICTURES_KIND.claims(row.get(name))}
                 self._lists |= told
                 empty -= told
             if not empty:
@@ -335,15 +334,7 @@ class _RowReader:
             self._find_image(row)
         has_image = isinstance(row, Mapping) and (self._first_of or self.image) in row
         if not has_image:
-            fault = f"is a {type(row).__name__}"
-            advice = 'Give a dict such as {"image": image, "label": label}'
-            if isinstance(row, Mapping):
-                fault = f"has only {sorted(map(str, row))}"
-                advice += ', and {"images": []} where there is no picture'
-                empty = sorted(map(str, self._empty_lists(row)))
-                if empty:
-                    advice += f"; if {empty[0]!r} is a list of pictures, pictures=[{empty[0]!r}] tells it"
-            raise self._error(fault, advice)
+            raise self._no_image(row)
         labels = row.get("labels", ())
         if not (isinstance(labels, (list, tuple)) or getattr(labels, "ndim", 0) == 1):
             raise self._error(
@@ -358,6 +349,17 @@ class _RowReader:
                 f"differs from those before in {some_of(names)}",
                 "Give every sample the same fields",
             )
+
+    def _no_image(self, row: Any) -> SourceError:
+        fault = f"is a {type(row).__name__}"
+        advice = 'Give a dict such as {"image": image, "label": label}'
+        if isinstance(row, Mapping):
+            fault = f"has only {sorted(map(str, row))}"
+            advice += ', and {"images": []} where there is no picture'
+            empty = sorted(map(str, self._empty_lists(row)))
+            if empty:
+                advice += f"; if {empty[0]!r} is a list of pictures, pictures=[{empty[0]!r}] tells it"
+        return self._error(fault, advice)
 
     def _refuse_strangers(self, row: "Row") -> None:
         """Raises SourceError if the user names pictures that samples do not have."""
@@ -379,7 +381,7 @@ class _RowReader:
             has_list = _PICTURE.with_others(name, row) == PicturesKind.name
             is_list = has_list or name in self._lists
             if told_kind in _OF_PICTURES or (not told_kind and not is_named):
-                kind = _PICTURES if is_list else _PICTURE
+                kind = PICTURES_KIND if is_list else _PICTURE
                 is_told = bool(told_kind) or name in self._lists
                 if not (is_told or kind.claims(value)):
                     continue
@@ -398,29 +400,33 @@ class _RowReader:
         """The kind of each field of a row: given by the source, by its key, or the first that claims its value."""
         kinds: FieldKinds = {}
         companions: set[str] = set()
+        images_alone = self._source.options.images_alone
         for name, value in row.items():
-            if name in (*_RESERVED, self.image) or (
-                self._source.options.images_alone and name not in listing.COLUMNS
-            ):
+            is_left_out = images_alone and name not in listing.COLUMNS
+            if is_left_out or name in (*_RESERVED, self.image):
                 continue
-            kind = (
-                all_kinds()[self._told.kinds[name]]
-                if name in self._told.kinds
-                else self._by_key.get(name)
-            )
+            named_kind = self._named_kind(name)
             if isinstance(value, Ref):
-                kinds[name] = kind.name if kind else "array", value.detail
+                kinds[name] = named_kind.name if named_kind else "array", value.detail
                 continue
-            is_list = self.kinds.get(name, _NO_KIND)[0] == PicturesKind.name
-            if kind is None and (is_list or name in self._lists) and not value:
-                kind = _PICTURES  # an empty list does not tell
-            kind = kind or next(
-                kind for kind in all_kinds().values() if kind.claims(value)
-            )
-            kind = all_kinds()[kind.with_others(name, row)]
+            alone = named_kind or self._claiming_kind(name, value)
+            kind = all_kinds()[alone.with_others(name, row)]
             kinds[name] = kind.name, kind.detail(value)
             companions.update(kind.companions(name))
         return {name: kind for name, kind in kinds.items() if name not in companions}
+
+    def _named_kind(self, name: str) -> Kind | None:
+        """The kind of a field that its source gives, or its key; None where only its values tell."""
+        if name in self._told.kinds:
+            return all_kinds()[self._told.kinds[name]]
+        return self._by_key.get(name)
+
+    def _claiming_kind(self, name: str, value: Any) -> Kind:
+        """The first kind that claims a value. An empty list tells nothing, and is one of pictures where others are."""
+        is_list = self.kinds.get(name, _NO_KIND)[0] == PicturesKind.name
+        if (is_list or name in self._lists) and not value:
+            return PICTURES_KIND
+        return next(kind for kind in all_kinds().values() if kind.claims(value))
 
     def _stored_list(self, values: Sequence[Any] | None) -> list[Ref]:
         """The references to the pictures of a list; None is an empty one."""
@@ -454,7 +460,15 @@ class _RowReader:
                 return self._blob_of_picture(value)
             if kind in ("mask", PictureKind.name):
                 return _blob_of_mask(value)
-            value = np.asarray(value)
+        array = self._array_of(value, kind)
+        if kind == "image" and not self._source.options.as_stored:
+            array = channels_last(array)
+            if array.dtype.kind == "f":
+                return self._blob_of_floats(array)
+        return _npy_bytes(array)
+
+    def _array_of(self, value: Any, kind: str) -> Array:
+        """Raises SourceError if a value is no array of numbers."""
         try:
             array = np.asarray(value)
             if array.dtype.hasobject:
@@ -467,11 +481,7 @@ class _RowReader:
             raise self._error(
                 f"has a {kind} that is not an array ({error})", "Give numbers"
             ) from None
-        if kind == "image" and not self._source.options.as_stored:
-            array = channels_last(array)
-            if array.dtype.kind == "f":
-                return self._blob_of_floats(array)
-        return _npy_bytes(array)
+        return array
 
     def _blob_of_floats(self, image: Array) -> bytes:
         """An image whose values may be levels, which is known when all of them are."""
@@ -481,7 +491,7 @@ class _RowReader:
     def _refuse_no_picture(self, value: Any, kind: str) -> None:
         """Raises SourceError if the value is None, or a list of pictures in place of an image."""
         is_list = isinstance(value, list | tuple)
-        if kind == "image" and is_list and (not value or _PICTURES.claims(value)):
+        if kind == "image" and is_list and (not value or PICTURES_KIND.claims(value)):
             raise self._error(
                 "has a list of pictures as its image", "Call the list 'images'"
             )

@@ -353,16 +353,21 @@ def _kind_of_text(text: str, is_partner: bool) -> str:
             if lines and all(map(pattern.fullmatch, lines)):
                 return kind
         return "yolo" if resemble_boxes([text]) else "text"
-    if (
-        len(lines) > 2
-        and _image_name().search(lines[0])
-        and lines[1].isdecimal()
-        and _FACE.match(lines[2])
-    ):
+    if _are_faces(lines):
         return "wider"
     if lines and all(map(_TRACK.fullmatch, lines)):
         return "mot"
     return "list" if _are_named(lines) else ""
+
+
+def _are_faces(lines: list[str]) -> bool:
+    """Whether lines begin as WIDER FACE writes them: the name of an image, how many faces it has, and a face."""
+    return (
+        len(lines) > 2
+        and _image_name().search(lines[0]) is not None
+        and lines[1].isdecimal()
+        and _FACE.match(lines[2]) is not None
+    )
 
 
 def _are_named(lines: list[str]) -> bool:

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from gpuload.errors import ArgumentError, RemoteError, SourceError, some_of
 from gpuload.fields.captions import JsonKind
-from gpuload.fields.kind import Kind, is_whole, separator_of
+from gpuload.fields.cells import is_whole, separator_of
+from gpuload.fields.kind import Kind
 from gpuload.fields.numbers import LabelsKind
 from gpuload.fields.registry import all_kinds
 from gpuload.formats import image_extensions

@@ -150,14 +150,32 @@ class TarsSource(Source):
         for number, path in enumerate(self._paths):
             for sample in self._samples(path, image, findings):
                 name = f"{self._name_of(path)}/{sample.name}"
-                fault = sample.fault(name, fields, self._may_lack_image)
-                fault = fault or sample.fault_of_lists(fields, self._list_numbers)
+                fault = self._fault(sample, name, fields)
                 if fault:
                     findings.reject(name, fault)
                     continue
                 packed.add(sample)
                 row = self._row(number, name, sample, fields, image)
                 yield {**row, SPLIT: splits[number]} if splits else row
+        self._tell_about(packed, image, fields, findings)
+
+    def _fault(self, sample: "_TarSample", name: str, fields: Sequence[Field]) -> str:
+        """Why a sample is left out; "" if it is packed."""
+        fault = sample.fault(name, fields, self._may_lack_image)
+        return fault or sample.fault_of_lists(fields, self._list_numbers)
+
+    def _tell_about(
+        self,
+        packed: "_Packed",
+        image: Field | None,
+        fields: Sequence[Field],
+        findings: Findings,
+    ) -> None:
+        """Notes what was left of the samples.
+
+        Raises:
+            SourceError: they may not be samples at all.
+        """
         if packed.unused:
             counts = by_count(packed.unused)
             findings.notes.append(
@@ -238,36 +256,14 @@ class TarsSource(Source):
 
     def _guess(self, image: Field | None) -> tuple[Field, ...]:
         """The fields of foreign shards: one for each extension that most samples have, in the order of appearance."""
-        first_members: dict[str, list[tuple[Path, Member]]] = {}
-        counts = Counter[str]()
-        list_numbers: dict[str, ListNumbers] = {}
-        samples = 0
-        in_lists = 0
+        survey = _ForeignSamples()
         for path in self._paths:
             for sample in self._samples(path, image):
-                if sample.picture is None:
-                    continue
-                samples += 1
-                in_lists += sample.begins_a_list
-                for name, numbers in sample.lists().items():
-                    list_numbers.setdefault(name, ListNumbers()).add(numbers)
-                for end, member in sample.parts().items():
-                    counts[end] += 1
-                    members = first_members.setdefault(end, [])
-                    if member is not None and len(members) < _LOOKED_INTO:
-                        members.append((self._tar(path), member))
-        self._may_lack_image = 0 < samples == in_lists
-        guesses = (
-            _field_of(end, members)
-            for end, members in first_members.items()
-            if counts[end] * 2 > samples
-        )
-        fields = tuple(field for field in guesses if field is not None)
-        self._list_numbers = ListNumbers.of_all(
-            list_numbers[field.name]
-            for field in fields
-            if field.kind == PicturesKind.name
-        )
+                if sample.picture is not None:
+                    survey.add(self._tar(path), sample)
+        self._may_lack_image = survey.are_lists
+        fields = survey.fields()
+        self._list_numbers = survey.list_numbers(fields)
         return fields
 
     def _row(
@@ -468,6 +464,55 @@ class _TarSample(NamedTuple):
                 if fault:
                     return fault
         return ""
+
+
+class _ForeignSamples:
+    """What the samples of foreign shards that have an image are seen to have.
+
+    Attributes:
+        count: Of these samples.
+        in_lists: Those of them whose image is the first picture of a list.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.in_lists = 0
+        self._having = Counter[str]()  # samples by what they have
+        self._first_members: dict[str, list[tuple[Path, Member]]] = {}
+        self._list_numbers: dict[str, ListNumbers] = {}
+
+    def add(self, tar: Path, sample: _TarSample) -> None:
+        self.count += 1
+        self.in_lists += sample.begins_a_list
+        for name, numbers in sample.lists().items():
+            self._list_numbers.setdefault(name, ListNumbers()).add(numbers)
+        for end, member in sample.parts().items():
+            self._having[end] += 1
+            members = self._first_members.setdefault(end, [])
+            if member is not None and len(members) < _LOOKED_INTO:
+                members.append((tar, member))
+
+    @property
+    def are_lists(self) -> bool:
+        """Whether all of their images lie in lists, which may be empty in other samples."""
+        return 0 < self.count == self.in_lists
+
+    def fields(self) -> tuple[Field, ...]:
+        """Those of what most samples have, in the order of appearance."""
+        guesses = (
+            _field_of(end, members)
+            for end, members in self._first_members.items()
+            if self._having[end] * 2 > self.count
+        )
+        return tuple(field for field in guesses if field is not None)
+
+    def list_numbers(self, fields: Iterable[Field]) -> ListNumbers:
+        """The numbers of the pictures in those of the fields that are lists."""
+        return ListNumbers.of_all(
+            self._list_numbers[field.name]
+            for field in fields
+            if field.kind == PicturesKind.name
+        )
 
 
 class _Packed:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
@@ -40,6 +41,7 @@ from gpuload.sources.source import (
     Sight,
     SourceOptions,
 )
+from gpuload.types import WidthHeight
 
 _IMAGE_FOLDERS = ("data", "jpegimages", "images")  # in any case
 _LISTS = "ImageSets/Main"
@@ -103,12 +105,7 @@ class VocSource(FilesSource):
         images, annotations = self._pairs(data, xml, findings)
         drawings = self._read_all(images, annotations, findings)
         shapes = [shape for drawing in drawings.values() for shape in drawing.shapes]
-        begins = [min(shape.corners[:2]) for shape in shapes]
-        if self.options.first_pixel == 0 and min(begins, default=0) >= 1:
-            findings.notes.append(
-                "no box begins at pixel 0, and boxes are taken as they are; where pixels are counted from 1, as in "
-                "Pascal VOC itself and by supervision, give --option first_pixel=1"
-            )
+        self._note_first_pixel(shapes, findings)
         names = tuple(sorted({str(shape.label) for shape in shapes}))
         classes = (BACKGROUND, *(name for name in names if name != BACKGROUND))
         findings.classes |= {"label": classes, "boxes": names}
@@ -116,13 +113,7 @@ class VocSource(FilesSource):
         findings.strict = True
         split_of = self._splits(images, findings)
         for stem, drawing in drawings.items():
-            row = {
-                "image": images[stem],
-                "label": classes.index(_largest(drawing.shapes)),
-                "boxes": [shape.corners for shape in drawing.shapes],
-                "boxes_class": [shape.label for shape in drawing.shapes],
-                DRAWN_ON: drawing.size if drawing.shapes else (0, 0),
-            }
+            row = _row(images[stem], drawing, classes)
             if not split_of:
                 yield row
             elif stem in split_of:
@@ -130,6 +121,15 @@ class VocSource(FilesSource):
             else:
                 name = images[stem].name
                 findings.reject(name, f"is in no list of {_LISTS}", True)
+
+    def _note_first_pixel(self, shapes: Sequence[Shape], findings: Findings) -> None:
+        """Notes that pixels may be counted from 1, where no box begins at 0."""
+        begins = [min(shape.corners[:2]) for shape in shapes]
+        if self.options.first_pixel == 0 and min(begins, default=0) >= 1:
+            findings.notes.append(
+                "no box begins at pixel 0, and boxes are taken as they are; where pixels are counted from 1, as in "
+                "Pascal VOC itself and by supervision, give --option first_pixel=1"
+            )
 
     def _places(self) -> tuple[str, str]:
         """The folders of images and of annotations; "" for both where these lie beside each other.
@@ -238,24 +238,45 @@ class VocSource(FilesSource):
             ValueError, OverflowError: it is no annotation.
         """
         root = parse_xml(self.files.read(file.address))
-        width, height = (
-            int(float(root.findtext(f"size/{side}", "") or 0))
-            for side in ("width", "height")
-        )
-        shapes = list[Shape]()
-        for entry in root.iter("object"):
-            if (box := entry.find("bndbox")) is None or not (
-                name := (entry.findtext("name") or "").strip()
-            ):
-                raise ValueError("an object without a name or a bndbox")
-            corners = [float(box.findtext(side, "")) for side in _SIDES]
-            first = self.options.first_pixel
-            if first == 1 and min(corners[:2]) < 1:
-                raise ValueError("a box that begins before pixel 1, the first one")
-            x0, y0, x1, y1 = corners
-            shapes.append(Shape(name, (x0 - first, y0 - first, x1, y1)))
-        is_known = min(width, height) > 0 and max(width, height) < _MOST_PX
-        return Drawing(image, shapes, (width, height) if is_known else (0, 0))
+        size = _size_in(root)
+        return Drawing(image, list(map(self._shape, root.iter("object"))), size)
+
+    def _shape(self, entry: Any) -> Shape:
+        """The box of an element `object`.
+
+        Raises:
+            ValueError: it has none, or no name.
+        """
+        name = (entry.findtext("name") or "").strip()
+        box = entry.find("bndbox")
+        if not name or box is None:
+            raise ValueError("an object without a name or a bndbox")
+        x0, y0, x1, y1 = (float(box.findtext(side, "")) for side in _SIDES)
+        first = self.options.first_pixel
+        if first == 1 and min(x0, y0) < 1:
+            raise ValueError("a box that begins before pixel 1, the first one")
+        return Shape(name, (x0 - first, y0 - first, x1, y1))
+
+
+def _row(image: Ref, drawing: Drawing, classes: Sequence[str]) -> Row:
+    """A sample, labelled with the number of its class among these."""
+    return {
+        "image": image,
+        "label": classes.index(_largest(drawing.shapes)),
+        "boxes": [shape.corners for shape in drawing.shapes],
+        "boxes_class": [shape.label for shape in drawing.shapes],
+        DRAWN_ON: drawing.size if drawing.shapes else (0, 0),
+    }
+
+
+def _size_in(root: Any) -> WidthHeight:
+    """Width and height of the image as its XML has them; (0, 0) where these cannot be."""
+    width, height = (
+        int(float(root.findtext(f"size/{side}", "") or 0))
+        for side in ("width", "height")
+    )
+    is_known = min(width, height) > 0 and max(width, height) < _MOST_PX
+    return (width, height) if is_known else (0, 0)
 
 
 def _below(

@@ -213,25 +213,34 @@ def meant(row: Row, features: Features) -> dict[str, Names]:
         features: What is known of its columns.
     """
     columns = dict[str, Names]()
+    image = _image_column(row)
+    if image is not None:
+        columns["image"] = (image,)
+    is_told = any(name.strip().lower() in USUAL["label"] for name in row)
+    label = None if is_told or features.single else _label_column(row)
+    if label is not None:
+        columns["label"] = (label,)
+    return columns
+
+
+def _image_column(row: Row) -> str | None:
+    """The only column with a picture, or the one of several with the most usual name."""
     pictures = [
         name for name, value in row.items() if is_picture(value) or _are_pixels(value)
     ]
-    usual = [name for name in pictures if name.strip().lower() in USUAL["image"]]
     if len(pictures) == 1:
-        columns["image"] = (pictures[0],)
-    elif usual:
-        columns["image"] = (
-            min(usual, key=lambda name: USUAL["image"].index(name.strip().lower())),
-        )
-    is_told = any(name.strip().lower() in USUAL["label"] for name in row)
-    if not is_told and not features.single:
-        numbers = [name for name, value in row.items() if is_whole_number(value)]
-        named = [name for name in numbers if name.lower() in _CLASS_NAMES]
-        if len(row.keys() - {listing.NAME}) == 2:
-            named = named or numbers  # an image and its class
-        if len(named) == 1:
-            columns["label"] = (named[0],)
-    return columns
+        return pictures[0]
+    usual = {name.strip().lower(): name for name in reversed(pictures)}
+    return next((usual[name] for name in USUAL["image"] if name in usual), None)
+
+
+def _label_column(row: Row) -> str | None:
+    """The only column of whole numbers that is called as a class, or the one beside the image."""
+    numbers = [name for name, value in row.items() if is_whole_number(value)]
+    named = [name for name in numbers if name.lower() in _CLASS_NAMES]
+    if len(row.keys() - {listing.NAME}) == 2:
+        named = named or numbers  # an image and its class
+    return named[0] if len(named) == 1 else None
 
 
 def _are_pictures(values: Any) -> bool:
