@@ -13,7 +13,7 @@ from typing_extensions import assert_type
 
 import gpuload
 from gpuload.disk.manifest import Manifest
-from gpuload.packing.packer import PackReport
+from gpuload.packing.run import PackReport
 
 report = gpuload.pack([{"image": b""}], "shards", val="10%", size=64, maxsize="1GB", keep=["webp"], workers=None)
 assert_type(report, PackReport)

@@ -18,6 +18,7 @@ from gpuload.packing import packer
 from gpuload.packing.image import KEPT, MISSING
 from gpuload.packing.options import PackOptions
 from gpuload.packing.own_files import REJECTED_NAME
+from gpuload.packing.run import PackReport
 from gpuload.sources import Source, open_source
 from gpuload.sources.beside import PicturesBeside
 from gpuload.sources.columns import ROLES, parse_columns
@@ -338,7 +339,7 @@ def _describe_split(manifest: Manifest) -> Sequence[str]:
     )
 
 
-def _say_rejected(report: packer.PackReport) -> None:
+def _say_rejected(report: PackReport) -> None:
     """Prints how many images were left out, for which reasons, and where they are listed."""
     for asked, word in ((False, "rejected"), (True, "dropped, as requested")):
         # Without the names of other images, so that similar reasons are counted together.
@@ -354,7 +355,7 @@ def _say_rejected(report: packer.PackReport) -> None:
             say(f"  named in {report.folder / name / REJECTED_NAME}")
 
 
-def _say_costs(report: packer.PackReport) -> None:
+def _say_costs(report: PackReport) -> None:
     """Prints what images were re-encoded into, and at which cost, the most frequent first."""
     by_images = sorted(report.costs.items(), key=lambda entry: -entry[1].images)
     for change, cost in by_images[:_MOST_CHANGES]:
@@ -366,7 +367,7 @@ def _say_costs(report: packer.PackReport) -> None:
         )
 
 
-def _summarise(report: packer.PackReport) -> None:
+def _summarise(report: PackReport) -> None:
     manifests = report.manifests.values()
     columns = [_describe_split(manifest) for manifest in manifests]
     rows = [list(row) for row in zip(_SPLIT_ROWS, *columns, strict=True)]

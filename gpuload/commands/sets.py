@@ -163,7 +163,7 @@ class IndexShards:
         return DONE
 
     def _add_points(self, folder: Path) -> int:
-        from gpuload.packing.index import add_points
+        from gpuload.packing.add_points import add_points
 
         with progress_bar("reading JPEGs", "shards") as bar:
             manifest, images = add_points(folder, bar)

@@ -49,7 +49,7 @@ from gpuload.fields.rows import numbers_of
 from gpuload.machine.ranks import count_threads, find_ranks
 from gpuload.packing.options import Encoding
 from gpuload.packing.output import describe
-from gpuload.packing.plan import shard_name
+from gpuload.packing.own_files import shard_name
 from gpuload.store.cache import CACHE_SIZE, CachePart
 from gpuload.store.files import locked, write_atomically
 from gpuload.types import F64, I64
@@ -203,12 +203,11 @@ def _count_bytes(
     others = [field for field in dataset.fields.values() if field.name != image]
     packed = {field.name for field in dataset.manifest.fields}
     for first, rows in dataset.all_rows():
-        numbers = np.arange(first, first + rows.num_rows)
-        sides = [numbers_of(rows.column(side)) for side in ("width", "height")]
-        sizes = np.stack(sides, axis=1).astype(np.float64)
+        is_selected = np.isin(np.arange(first, first + rows.num_rows), selected)
+        sizes = _sizes_in(rows)
         if size is not None:
             sizes = _resized(sizes, size, fit)
-        pixels = np.where(np.isin(numbers, selected), sizes.prod(axis=1), 1)
+        pixels = np.where(is_selected, sizes.prod(axis=1), 1)
         total += int(pixels.sum()) * pixel_bytes
         total += rows.num_rows * (1 + len(others)) * _MEMBER_BYTES + _SHARD_BYTES
         for field in others:
@@ -216,6 +215,12 @@ def _count_bytes(
                 total += int(numbers_of(rows.column(field.bytes_column)).sum())
         total += 2 * rows.nbytes  # in the index, and before in files of their own
     return total
+
+
+def _sizes_in(rows: pa.RecordBatch) -> F64:
+    """float64 (N, 2): width and height of the image in each row of the index."""
+    sides = [numbers_of(rows.column(side)) for side in ("width", "height")]
+    return np.stack(sides, axis=1).astype(np.float64)
 
 
 def _resized(sizes: F64, size: int, fit: CopyFit) -> F64:

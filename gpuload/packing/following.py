@@ -162,12 +162,17 @@ def _rows_of_extensions(listing: Listing) -> I64:
     has_image = lengths != len(NO_IMAGE)
     counts = np.bincount(codes[has_image])
     frequent = np.argsort(-counts, kind="stable")[:_EXTENSIONS]
-    chosen = list[I64]()
-    for code in frequent[counts[frequent] > 0]:
-        rows = np.flatnonzero((codes == code) & has_image)
-        steps = np.linspace(0, len(rows) - 1, _LOOKED_AT).astype(np.int64)
-        chosen.append(rows[np.unique(steps)])
+    chosen = [
+        _in_equal_distances(np.flatnonzero((codes == code) & has_image))
+        for code in frequent[counts[frequent] > 0]
+    ]
     return np.sort(np.concatenate([np.zeros(0, np.int64), *chosen]))
+
+
+def _in_equal_distances(rows: I64) -> I64:
+    """As many of these rows as are looked at, or all."""
+    steps = np.linspace(0, len(rows) - 1, _LOOKED_AT).astype(np.int64)
+    return rows[np.unique(steps)]
 
 
 def _note(found: FollowedMode, floats: FloatRange) -> str:

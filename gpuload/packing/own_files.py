@@ -37,6 +37,15 @@ NO_REPLACE = 1  # linux/fs.h
 EXCHANGE = 2
 
 
+def shard_name(number: int) -> str:
+    return f"shard-{number:06d}.tar"
+
+
+def shard_number(name: str) -> int:
+    """As `shard_name` has given it."""
+    return int(name.rpartition("-")[2].removesuffix(".tar"))
+
+
 def shard_files(shards: Iterable[str]) -> Iterator[str]:
     """The names of shards, each followed by that of its index."""
     for name in shards:

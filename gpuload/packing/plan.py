@@ -1,49 +1,44 @@
-"""Prepares a run: lists samples, finds duplicates, checks fields, and decides which sample goes into which shard.
+"""Prepares a run: lists samples, finds duplicates, checks fields, and plans the shards of each split.
 
-The plan is a pure function of the listing and a seed, which reads no images. It is stored as one Arrow file per split
-with one record batch per shard, so that workers share its pages and read their shard's part without the parent sending
-it; what else a run decides is `RunState`, so that a later run can continue it.
+What a run decides besides the plans of its splits is `RunState`, so that a later run can continue it.
 """
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from gpuload.checks import shown
 from gpuload.counted import counted
 from gpuload.disk import Manifest
 from gpuload.disk import manifest as manifest_file
-from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES
-from gpuload.draws import MEASURE, SHUFFLE, SPLIT, make_key, permutation, random_bits
-from gpuload.errors import ArgumentError, DecodeError, OutputError, SourceError, some_of
+from gpuload.errors import ArgumentError, OutputError, SourceError, some_of
 from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import IMAGE, Field
-from gpuload.fields.images import POINTS, Pixels, is_raw
+from gpuload.fields.images import POINTS, Pixels
 from gpuload.fields.picture_lists import PicturesKind, any_member
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import numbers_of
 from gpuload.formats.modes import common_mode, mode_of
-from gpuload.lists import bounds_of, places_of
 from gpuload.machine.installed import require
+from gpuload.packing.appending import match_listing
 from gpuload.packing.class_numbers import values_of_picture
-from gpuload.packing.extend_joined import (
-    check_extendable,
-    have_one_form,
-    joined_fields,
-)
+from gpuload.packing.duplicates import find_firsts, note_on_shared, rejected_duplicates
 from gpuload.packing.following import mode_of_set, with_mode
 from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.output import Output, write_json
-from gpuload.packing.own_files import DESCRIPTIONS, STATE_NAME, shard_files
+from gpuload.packing.own_files import (
+    DESCRIPTIONS,
+    STATE_NAME,
+    shard_files,
+    shard_name,
+    shard_number,
+)
 from gpuload.packing.resized import resizing_of
-from gpuload.packing.workers import Workers
+from gpuload.packing.split_plan import MEASURED, ROW, SplitPlan, make_plan, write_plan
 from gpuload.sources.listing import (
     BESIDE,
     BYTES,
@@ -56,12 +51,8 @@ from gpuload.sources.listing import (
     Rejection,
     addresses,
 )
-from gpuload.sources.numbering import renumbered
 from gpuload.sources.source import Source
-from gpuload.types import I64, Bools, ClassNames
-
-ROW = "row"
-MEASURED = "measured"
+from gpuload.types import ClassNames
 
 OWN_SPLITS = "the source's own"
 _RECORDED_ALONE = (
@@ -70,8 +61,6 @@ _RECORDED_ALONE = (
     "fit",
 )  # by a manifest; other settings of `Encoding` if not the default
 
-_BATCH_ROWS = 1024
-_MEASURED = 4096  # images from which mean and std are computed, about
 
 # Names of the columns that every index, listing and plan has, and of the fields that every batch can have.
 _RESERVED = (
@@ -94,23 +83,6 @@ _RESERVED = (
 
 _LOOKED_AT = 16  # pictures of a field, for their mode
 _MOST_CHARACTERS = 4096  # of a text in a manifest
-
-
-@dataclass(frozen=True)
-class SplitPlan:
-    """One split: its samples in stored order, and where its shards end.
-
-    Attributes:
-        name: Such as "train".
-        rows: int64 (N,), rows of the listing.
-        ends: int64 (shards,); shard s holds rows[ends[s-1]:ends[s]].
-        measured: bool (N,), whether mean and std include the image's pixels.
-    """
-
-    name: str
-    rows: I64
-    ends: I64
-    measured: Bools
 
 
 @dataclass(frozen=True)
@@ -137,10 +109,6 @@ class PlannedSplit:
             shard_name(self.first_shard + number) for number in range(self.shards)
         )
         return [*names, *(() if appended else DESCRIPTIONS)]
-
-
-def shard_name(number: int) -> str:
-    return f"shard-{number:06d}.tar"
 
 
 @dataclass(frozen=True)
@@ -268,22 +236,19 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
         _refuse_without_pictures(source, listing)
     mode, notes_on_mode = mode_of_set(source, listing, options, base)
     options = with_mode(options, mode)
-    listing = _match_listing(listing, base, options)
-    firsts = _find_firsts(source, options, listing)
+    listing = match_listing(listing, base, options)
+    firsts = find_firsts(source, options, listing)
     skipped = (firsts != np.arange(len(listing))) & options.dedup
     splits = make_plan(listing, options, firsts, skipped)
     planned = [
         _write_split_plan(split, listing, options, output, base.get(split.name))
         for split in splits
     ]
-    dropped = _dropped(listing, firsts, skipped)
+    dropped = rejected_duplicates(listing, firsts, skipped)
     notes = [*notes_on_mode, *_planning_notes(listing, len(dropped))]
-    notes += _note_on_shared(source, options, listing)
-    others = sorted(set(base) - {split.name for split in splits})
-    if others and not _drawing_option(options) and listing.splits is None:
-        notes.append(
-            f"all samples went to {splits[0].name!r}; the set has {some_of(others)}, too: --val 0.1 puts a tenth there"
-        )
+    notes += note_on_shared(source, options, listing)
+    if listing.splits is None and not _drawing_option(options):
+        notes += _note_on_other_splits(splits[0], base)
     state = RunState(
         settings=settings_of(source, options),
         fields=listing.fields,
@@ -340,6 +305,16 @@ def _planning_notes(listing: Listing, dropped: int) -> list[str]:
     return notes
 
 
+def _note_on_other_splits(split: SplitPlan, base: Mapping[str, Manifest]) -> list[str]:
+    """A note if a set gets samples that all go to one of its splits."""
+    others = sorted(set(base) - {split.name})
+    if not others:
+        return []
+    return [
+        f"all samples went to {split.name!r}; the set has {some_of(others)}, too: --val 0.1 puts a tenth there"
+    ]
+
+
 def _count_listed(manifest: Manifest) -> int:
     """The number of samples that the runs before listed, packed or not."""
     return int(manifest.packing.get("listed", manifest.samples))
@@ -367,18 +342,6 @@ def _check_splits(listing: Listing, options: PackOptions) -> None:
         f"{option} draws splits, but the source has its own {source_splits}. Leave out {option} to keep these, or give "
         "--no-splits to ignore them"
     )
-
-
-def _dropped(listing: Listing, firsts: I64, skipped: Bools) -> list[Rejection]:
-    """The duplicates that are skipped, each with the name of the first sample with its image."""
-    rows = np.flatnonzero(skipped)
-    names = listing.samples.column(NAME)
-    dropped_names = names.take(array_of(rows)).to_pylist()
-    first_names = names.take(array_of(firsts[rows])).to_pylist()
-    return [
-        Rejection(name, f"has the same bytes as {first!r}", True)
-        for name, first in zip(dropped_names, first_names, strict=True)
-    ]
 
 
 def fit_pictures(source: Source, listing: Listing, options: Encoding) -> Listing:
@@ -485,108 +448,6 @@ def check_names(
         owners |= dict.fromkeys(columns, f"field {field.name!r} uses already")
 
 
-def hash_images(task: tuple[Source, pa.RecordBatch]) -> list[tuple[int, bytes]]:
-    """Row and BLAKE2 hash of each of these images, given by their rows and addresses, except for those that cannot be
-    read."""
-    source, images = task
-    rows, addresses = (column.to_pylist() for column in images.columns)
-    hashes = []
-    source.expect(addresses)
-    for row, address in zip(rows, addresses, strict=True):
-        try:
-            data = source.read(address)
-        except (OSError, DecodeError, MemoryError):
-            continue
-        if isinstance(data, np.ndarray):
-            data = str(data.shape).encode() + data.tobytes()
-        if data:
-            hashes.append((row, hashlib.blake2b(data, digest_size=16).digest()))
-    return hashes
-
-
-def _find_firsts(source: Source, options: PackOptions, listing: Listing) -> I64:
-    """int64 (N,): for each sample the row of the first one with the same image, usually its own.
-
-    Images are compared if the options ask for it, or if duplicates could go into different splits.
-    """
-    firsts = np.arange(len(listing))
-    if not options.dedup and len(options.shares) == 1:
-        return firsts
-    first_of = dict[bytes, int]()
-    for row, digest in _hash(source, options, listing, _of_one_size(listing)):
-        firsts[row] = first_of.setdefault(digest, row)
-    return firsts
-
-
-def _hash(
-    source: Source, options: PackOptions, listing: Listing, rows: I64
-) -> list[tuple[int, bytes]]:
-    """Row and digest of the images of these rows, in order, without those that cannot be read."""
-    if not len(rows):
-        return []
-    columns = {"row": rows, "address": addresses(listing.samples).take(array_of(rows))}
-    images = pa.table(columns).combine_chunks()
-    # A slice is pickled with the whole of its table, what is taken from it is not.
-    tasks = [
-        (source, batch.take(array_of(np.arange(len(batch)))))
-        for batch in images.to_batches(_BATCH_ROWS)
-    ]
-    count = min(options.worker_count, len(tasks))
-    hashes = list[tuple[int, bytes]]()
-    with Workers[Any, list[tuple[int, bytes]]](count, hash_images) as workers:
-        # Where an image killed the worker, none of its batch are compared.
-        results = workers.run(tasks, died=lambda task, _: (task[0], task[1][:0]))
-        for _, hashes_of_batch in results:
-            hashes += hashes_of_batch
-    return sorted(hashes)
-
-
-def _of_one_size(listing: Listing) -> I64:
-    """The rows whose images have as many bytes as another one; a sample without an image has none."""
-    sizes = numbers_of(listing.samples.column(BYTES))
-    _, number, counts = np.unique(sizes, return_inverse=True, return_counts=True)
-    return np.flatnonzero((counts[number] > 1) & (sizes > 0))
-
-
-def _note_on_shared(
-    source: Source, options: PackOptions, listing: Listing
-) -> list[str]:
-    """A sentence on images that lie in several of the source's own splits: a validation with them says too much."""
-    if listing.splits is None or options.dedup:
-        return []
-    split_of = listing.splits.numbers
-    first_of = dict[bytes, int]()
-    shared = list[int]()
-    for row, digest in _hash(source, options, listing, _under_one_name(listing)):
-        first = first_of.setdefault(digest, row)
-        if split_of[first] != split_of[row]:
-            shared.append(row)
-    if not shared:
-        return []
-    names = listing.samples.column(NAME).take(array_of(np.array(shared))).to_pylist()
-    are = counted(len(shared), "image lies", "images lie")
-    return [
-        f"{are} in another split, too: {some_of(names)}. --dedup packs each once; `python -m gpuload report` finds "
-        "those of other names"
-    ]
-
-
-def _under_one_name(listing: Listing) -> I64:
-    """The rows whose files have the name and the size of one in another split. Only these are read to be compared."""
-    assert listing.splits is not None
-    rows = _of_one_size(listing)
-    names = listing.samples.column(NAME).take(array_of(rows)).to_pylist()
-    sizes = numbers_of(listing.samples.column(BYTES))[rows].tolist()
-    base_names = [name.rpartition("/")[2] for name in names]
-    files = list(zip(base_names, sizes, strict=True))
-    splits_of_file = dict[tuple[str, int], set[int]]()
-    numbers = listing.splits.numbers[rows].tolist()
-    for file, split in zip(files, numbers, strict=True):
-        splits_of_file.setdefault(file, set()).add(split)
-    is_shared = [len(splits_of_file[file]) > 1 for file in files]
-    return rows[np.array(is_shared, bool)]
-
-
 def _write_split_plan(
     split: SplitPlan,
     listing: Listing,
@@ -611,10 +472,7 @@ def _write_split_plan(
         )
     first_shard = 0
     if base is not None:
-        first_shard = 1 + max(
-            int(shard.name.rpartition("-")[2].removesuffix(".tar"))
-            for shard in base.shards
-        )
+        first_shard = 1 + max(shard_number(shard.name) for shard in base.shards)
         output.save_base(split.name)
     write_plan(output.scratch, split, listing.samples)
     planned = PlannedSplit(split.name, len(split.ends), first_shard)
@@ -625,411 +483,3 @@ def _write_split_plan(
                 f"{folder / name}: is not in {manifest_file.FILE_NAME}, and --append would replace it. Move it away"
             )
     return planned
-
-
-def _match_listing(
-    listing: Listing, base: Mapping[str, Manifest], options: PackOptions
-) -> Listing:
-    """The listing, with the class numbers of the set to which it is appended, and its joined fields apart.
-
-    Args:
-        base: Manifest of each split of the set, by name.
-
-    Raises:
-        SourceError: its fields differ from those of the set, only one of the two names its classes, or splits number
-            them differently.
-    """
-    names = [name for name, _ in options.shares]
-    if listing.splits is not None:
-        names = [*listing.splits.names]
-    extended = {name: base[name] for name in names if name in base}
-    listing = _with_joined_apart(listing, extended)
-    for split, manifest in base.items():
-        _check_appendable(split, manifest, listing, options)
-    for split, manifest in extended.items():
-        check_extendable(split, manifest, (*listing.fields, *listing.joined))
-    # The classes of splits that get no sample have a part in it unless they contradict those of the others.
-    for splits in (base, extended):
-        matched = listing
-        for manifest in splits.values():
-            matched = _merge_fields(matched, manifest)
-        if all(_keeps_numbers(matched, manifest) for manifest in extended.values()):
-            return matched
-    raise SourceError(
-        f"--append: {some_of([*extended])} number their classes differently, as after a join to one of them. Append to "
-        "each alone, such as OUT/train"
-    )
-
-
-def _with_joined_apart(listing: Listing, extended: Mapping[str, Manifest]) -> Listing:
-    """The listing, whose fields that were joined to the set are apart from those in shards.
-
-    Args:
-        extended: Manifest of each split that gets samples, by name.
-
-    Raises:
-        SourceError: a field was joined to only some of these splits, or has another form there.
-    """
-    apart = dict[str, Field]()
-    for manifest in extended.values():
-        packed = {field.name for field in manifest.fields}
-        names = joined_fields(manifest).keys() - packed
-        apart |= {field.name: field for field in listing.fields if field.name in names}
-    for split, manifest in extended.items():
-        joined = joined_fields(manifest)
-        for name, field in apart.items():
-            there = joined.get(name)
-            if there is None:
-                raise SourceError(
-                    f"--append: {name!r} was joined to other splits of the set, and not to {split}. Join it there, "
-                    "too, or append to each split alone, such as OUT/train"
-                )
-            if not have_one_form(field, there):
-                raise SourceError(
-                    f"--append: the joined field {name!r} of {split} is {_values_of(there)}, and that of the new "
-                    f"samples {_values_of(field)}. Give such values, or leave it out and join it afterwards"
-                )
-    return replace(
-        listing,
-        fields=tuple(field for field in listing.fields if field.name not in apart),
-        joined=(*apart.values(),),
-    )
-
-
-def _values_of(field: Field) -> str:
-    """The kind of a field, and how many values it has, for messages."""
-    return f"{field.kind} of {field.size}" if field.size else field.kind
-
-
-def _keeps_numbers(listing: Listing, manifest: Manifest) -> bool:
-    """Whether each class has the number that it has in a split."""
-    pairs = [(listing.classes, manifest.classes)]
-    for field in (*listing.fields, *listing.joined):
-        there = _field_in(manifest, field)
-        if there is not None:
-            pairs.append((field.classes, there.classes))
-    return all(
-        now is None or now[: len(old or ())] == (old or ()) for now, old in pairs
-    )
-
-
-def _field_in(manifest: Manifest, field: Field) -> Field | None:
-    """The field of a split that holds such values: the joined one, if it is of the same form, or the packed one."""
-    joined = joined_fields(manifest).get(field.name)
-    if joined is not None and have_one_form(field, joined):
-        return joined
-    packed = {packed.name: packed for packed in manifest.fields[1:]}
-    return packed.get(field.name)
-
-
-def _check_appendable(
-    split: str, manifest: Manifest, listing: Listing, encoding: Encoding
-) -> None:
-    """Raises SourceError if the samples cannot be appended to a split, which has this manifest."""
-    if not manifest.upright:
-        raise SourceError(
-            f"--append: {split} is an index of shards that others packed, whose images a loader turns as Exif "
-            "says. Pack the new samples into a folder of their own, and mix the sets"
-        )
-    if manifest.image.name != listing.image:
-        raise SourceError(
-            f"--append: the first picture of {split} is {manifest.image.name!r}, that of the new samples "
-            f"{listing.image!r}. Append samples with the same fields, or pack them into another folder"
-        )
-    kind = "raw" if manifest.is_raw else "image"
-    before = _described(kind, manifest.pixels.mode, manifest.fields[1:])
-    new_kind = "raw" if encoding.encode == "raw" else "image"
-    now = _described(new_kind, encoding.pixels.mode, listing.fields)
-    if before != now:
-        raise SourceError(
-            f"--append: {split} has the fields {before}, the new samples have {now}. Append samples with the same "
-            "fields, or pack them into another folder"
-        )
-
-
-def _merge_fields(listing: Listing, manifest: Manifest) -> Listing:
-    """The listing, with the class numbers of a split to which it is appended.
-
-    Raises:
-        SourceError: only one of the two names its classes, or gives them COCO's numbers.
-    """
-    samples = listing.samples
-    classes = listing.classes
-    fields = []
-    for field in (*listing.fields, *listing.joined):
-        old_field = _field_in(manifest, field)
-        if old_field is None:
-            fields.append(field)
-            continue
-        if kind_of(field).names_set_classes:
-            classes, samples = _merge_classes(samples, field, manifest.classes, classes)
-        else:
-            names, samples = _merge_classes(
-                samples, field, old_field.classes, field.classes
-            )
-            category_ids = _merge_ids(names, field, old_field)
-            field = replace(field, classes=names, category_ids=category_ids)
-        fields.append(replace(field, instances_of=old_field.instances_of))
-    in_shards = len(listing.fields)
-    return replace(
-        listing,
-        samples=samples,
-        fields=tuple(fields[:in_shards]),
-        joined=tuple(fields[in_shards:]),
-        classes=classes,
-    )
-
-
-def _described(image: str, mode: str, fields: Iterable[Field]) -> str:
-    """Fields in a message; the same only for those that can be appended to each other."""
-    texts = [f"image ({image} {mode})"]
-    texts += [f"{field.name} ({_form_of(field)})" for field in fields]
-    return ", ".join(texts)
-
-
-def _form_of(field: Field) -> str:
-    """The kind of a field, and what tells its values from those of others of this kind."""
-    parts = (field.kind, _described_member(field), field.size, field.dtype)
-    return " ".join(str(part) for part in parts if part)
-
-
-def _described_member(field: Field) -> str:
-    """The extension of its members; of pictures, where it follows from each file, whether they are pixels."""
-    if field.kind not in (PictureKind.name, PicturesKind.name):
-        return field.member
-    return "npy" if is_raw(field) else ""
-
-
-def _merge_classes(
-    samples: pa.Table, field: Field, old: ClassNames, new: ClassNames
-) -> tuple[ClassNames, pa.Table]:
-    """The names of both, old ones first, and the samples with the field's class numbers changed accordingly."""
-    column = kind_of(field).class_column(field)
-    if (old is None) != (new is None) or (column is None and old != new):
-        raise SourceError(
-            f"--append: {field.name!r} has the names {shown(old)} in the set, and {shown(new)} in the new samples. "
-            "Give names in both, or numbers in both; points in the same order"
-        )
-    if old is None or new is None or column is None:
-        return old, samples
-    merged = old + tuple(name for name in new if name not in set(old))
-    number_of = {name: number for number, name in enumerate(merged)}
-    mapping = np.array([number_of[name] for name in new], np.int64)
-    values = renumbered(pa.concat_arrays(samples.column(column).chunks), mapping)
-    position = samples.column_names.index(column)
-    return merged, samples.set_column(position, samples.schema.field(position), values)
-
-
-def _merge_ids(names: ClassNames, field: Field, old: Field) -> tuple[int, ...] | None:
-    """COCO's numbers of all classes; None where the set has none.
-
-    Args:
-        names: Of the classes of both.
-        field: Of the new samples.
-        old: Of the set.
-
-    Raises:
-        SourceError: a class has no number, or another one than in the set.
-    """
-    if old.category_ids is None:
-        return None
-    before = dict(zip(old.classes or (), old.category_ids, strict=True))
-    new = dict(zip(field.classes or (), field.category_ids or (), strict=False))
-    for name in new.keys() & before.keys():
-        if new[name] != before[name]:
-            fault = f"has the id {before[name]} in the set, and {new[name]} in the new samples"
-            raise SourceError(
-                f"--append: the category {name!r} of {field.name!r} {fault}. Correct one of them"
-            )
-    added = (names or ())[len(old.category_ids) :]
-    if lacking := [name for name in added if name not in new]:
-        fault = f"has classes without an id ({some_of(lacking)}), those of the set have one of COCO's"
-        raise SourceError(
-            f"--append: {field.name!r} {fault}. Append from COCO's JSON, or pack into another folder"
-        )
-    return old.category_ids + tuple(new[name] for name in added)
-
-
-def make_plan(
-    listing: Listing,
-    options: PackOptions,
-    firsts: I64 | None = None,
-    skipped: Bools | None = None,
-) -> tuple[SplitPlan, ...]:
-    """The splits: the source's own if the listing has any, else in the order of `options.shares`.
-
-    Args:
-        listing: All samples of the source.
-        options: Of the run: shares, seed, and the sizes of shards.
-        firsts: int64 (N,), for each sample the row of the first one with the same image, into whose split it goes,
-            unless the splits are the source's own.
-        skipped: bool (N,), samples that are not packed.
-    """
-    spans = _sample_spans(listing)
-    # The size must depend only on the data, never on the machine, so that the same input gives the same shards
-    # everywhere. Small sets get enough shards to distribute over workers.
-    usual_size = min(max(int(spans.sum()) // 16, 16_000_000), 1_000_000_000)
-    maxsize = options.maxsize or usual_size
-    order = np.arange(len(listing))
-    if options.shuffle:
-        order = permutation(make_key(options.seed, SHUFFLE), len(listing))
-    names, split_of = _assign_splits(listing, options, firsts)
-    if skipped is not None:
-        split_of[skipped] = -1
-    splits = []
-    for number, name in enumerate(names):
-        rows = order[split_of[order] == number]
-        ends = _cut_shards(spans[rows], options.maxcount, maxsize)
-        measured = _choose_measured(len(rows), make_key(options.seed, MEASURE, number))
-        splits.append(SplitPlan(name, rows, ends, measured))
-    return tuple(splits)
-
-
-def _assign_splits(
-    listing: Listing, options: PackOptions, firsts: I64 | None
-) -> tuple[Sequence[str], I64]:
-    """The names of the splits, and int64 (N,): the number of each sample's one."""
-    if listing.splits is not None:
-        return listing.splits.names, listing.splits.numbers.copy()
-    names = [name for name, _ in options.shares]
-    shares = [share for _, share in options.shares]
-    return names, _draw_splits(listing, shares, options.seed, firsts)
-
-
-def _sample_spans(listing: Listing) -> I64:
-    """int64 (N,): bytes that each sample takes in a tar if its image is kept.
-
-    Exact for classes and texts; other fields are small compared with an image and are estimated.
-    """
-    images: I64 = numbers_of(listing.samples.column(BYTES))
-    members = [
-        images,
-        *(
-            kind_of(field).estimate_bytes(field, listing.samples)
-            for field in listing.fields
-        ),
-    ]
-    if BESIDE in listing.samples.column_names:
-        members.append(numbers_of(listing.samples.column(BESIDE)))
-    sizes = np.array(members, np.int64)
-    spans: I64 = np.sum(BLOCK_BYTES + -(-sizes // BLOCK_BYTES) * BLOCK_BYTES, axis=0)
-    return spans
-
-
-def _draw_splits(
-    listing: Listing, shares: Sequence[float], seed: int, firsts: I64 | None
-) -> I64:
-    """int64 (N,): number of each sample's split. Each split but the first gets its share of every class.
-
-    Args:
-        shares: Of the splits, which add up to 1; the first split gets the rest.
-    """
-    count = len(listing)
-    labels = (
-        numbers_of(listing.samples.column("label"))
-        if "label" in listing.samples.column_names
-        else None
-    )
-    if labels is None or labels.dtype.kind != "i":
-        labels = np.zeros(count, np.int64)
-    firsts = np.arange(count) if firsts is None else firsts
-    split_of = np.zeros(count, np.int64)
-    rest = np.unique(firsts)
-    rest_share = 1.0
-    for number in range(1, len(shares)):
-        # The second split has the key of a lone --val; in the keys of further splits the number is a separate word.
-        key = make_key(seed, SPLIT) if number == 1 else make_key(seed, SPLIT, number)
-        chosen = _choose_val(labels[rest], shares[number] / rest_share, key)
-        split_of[rest[chosen]] = number
-        rest = rest[~chosen]
-        rest_share -= shares[number]
-    return split_of[firsts]
-
-
-def _choose_val(labels: I64, share: float, key: int) -> Bools:
-    """bool (N,): chooses round(share * N) random samples, from each class its share to within 1.
-
-    At least one sample of each class is not chosen, so fewer may be chosen in all. For example 7 samples of class 0 and
-    3 of class 1 with share 0.2 give 1 of each class.
-    """
-    chosen = np.zeros(len(labels), bool)
-    classes, number, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    quota = np.floor(share * sizes).astype(np.int64)
-    remainders = share * sizes - quota
-    missing = round(share * len(labels)) - int(quota.sum())
-    # Largest remainders first; equal ones in random order, so that no class is preferred because of its number.
-    by_remainder = np.lexsort((random_bits(key, classes), -remainders))
-    may_grow = by_remainder[
-        (remainders[by_remainder] > 0) & (quota[by_remainder] < sizes[by_remainder] - 1)
-    ]
-    quota[may_grow[: max(missing, 0)]] += 1
-    by_class = np.lexsort((random_bits(make_key(key), np.arange(len(labels))), number))
-    chosen[by_class] = places_of(sizes) < quota[number[by_class]]
-    return chosen
-
-
-def _cut_shards(spans: I64, maxcount: int, maxsize: int) -> I64:
-    """int64 (shards,): the end of each shard, as late as both limits allow.
-
-    A shard's tar, including its end marker, has at most `maxsize` bytes; a larger sample gets a shard of its own.
-
-    For example spans 512 512 512 with maxcount 2 give ends 2 3.
-    """
-    # An archive ends with two zero blocks, and its size is a multiple of the record size.
-    room = maxsize // RECORD_BYTES * RECORD_BYTES - 2 * BLOCK_BYTES
-    total = bounds_of(spans)
-    ends = []
-    start = 0
-    while start < len(spans):
-        fitting = int(np.searchsorted(total, total[start] + room, side="right")) - 1
-        start = max(start + 1, min(start + maxcount, fitting))
-        ends.append(start)
-    return np.array(ends, np.int64)
-
-
-def _choose_measured(count: int, key: int) -> Bools:
-    """bool (count,): which samples are measured: all of a small split, a random part of a large one.
-
-    Measuring requires a decode to full RGB, so a sixteenth of the samples is measured, but at least 512 and at most
-    4096.
-    """
-    chosen = np.zeros(count, bool)
-    chosen[
-        permutation(key, count)[: min(_MEASURED, max(_MEASURED // 8, count // 16))]
-    ] = True
-    return chosen
-
-
-def write_plan(scratch: Path, split: SplitPlan, samples: pa.Table) -> None:
-    """Writes one batch per shard: `row` (number in the listing), `measured`, and the columns of the listing."""
-    columns = [
-        pa.field(ROW, pa.int64()),
-        pa.field(MEASURED, pa.bool_()),
-        *samples.schema,
-    ]
-    schema = pa.schema(columns)
-    with (
-        pa.OSFile(str(plan_path(scratch, split.name)), "wb") as file,
-        pa.ipc.new_file(file, schema) as writer,
-    ):
-        start = 0
-        for end in split.ends.tolist():
-            rows = array_of(split.rows[start:end])
-            measured = array_of(split.measured[start:end])
-            flat = [
-                column.chunk(0)
-                for column in samples.take(rows).combine_chunks().columns
-            ]
-            writer.write_batch(pa.record_batch([rows, measured, *flat], schema=schema))
-            start = end
-
-
-def plan_path(scratch: Path, split: str) -> Path:
-    return scratch / f"{split}.plan"
-
-
-def read_plan(scratch: Path, split: str, shard: int) -> pa.RecordBatch:
-    """The samples of one shard; the columns are views of the memory-mapped file."""
-    return pa.ipc.open_file(
-        pa.memory_map(str(plan_path(scratch, split)), "r")
-    ).get_batch(shard)

@@ -21,7 +21,8 @@ from gpuload.formats import Conversion, Raster, converted, open_file
 from gpuload.headers import jpeg, npy
 from gpuload.packing.following import mode_of_set, with_mode
 from gpuload.packing.options import AUTO, PackOptions
-from gpuload.packing.plan import check_names, make_plan
+from gpuload.packing.plan import check_names
+from gpuload.packing.split_plan import make_plan
 from gpuload.packing.workers import prepare_source
 from gpuload.pictures import (
     EIGHT_BIT_MODES,

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gpuload.errors import GpuloadError, OutputError
-from gpuload.packing.plan import plan_path
 from gpuload.packing.shard import ShardJob, ShardReport, pack_shard
+from gpuload.packing.split_plan import plan_path
 from gpuload.packing.workers import MOST_DEATHS, Blame, Workers
 
 _POLL_S = 0.2  # between two calls of `watch`

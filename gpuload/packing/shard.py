@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -48,8 +48,9 @@ from gpuload.packing.image import (
 )
 from gpuload.packing.options import Encoding
 from gpuload.packing.output import cannot_write
-from gpuload.packing.plan import MEASURED, ROW, read_plan, shard_name
+from gpuload.packing.own_files import shard_name
 from gpuload.packing.resized import is_jpeg, resized_picture, resizing_of
+from gpuload.packing.split_plan import MEASURED, ROW, read_plan
 from gpuload.packing.spread import Spread
 from gpuload.packing.workers import NOWHERE, Blamable, noted_position
 from gpuload.sources.listing import (
@@ -380,19 +381,9 @@ class _Packing:
     def run(self, note: Callable[[int, int], None]) -> None:
         """Packs all samples of the shard, in order."""
         source = self.job.source
-        stay = [
-            self.samples.column(field.name)
-            for field in self.job.fields
-            if kind_of(field).stays_in_shard
-        ]
         images = addresses(self.samples).to_pylist()
-        reads = [
-            _places(of_sample)
-            for of_sample in zip(
-                images, *(column.to_pylist() for column in stay), strict=True
-            )
-        ]
-        source.expect([address for several in reads for address in several])
+        reads = self._addresses_to_read(images)
+        source.expect(list(chain.from_iterable(reads)))
         for position, values in enumerate(self.samples.to_pylist()):
             note(position, self.report.read_bytes)
             for address in reads[position]:
@@ -406,6 +397,19 @@ class _Packing:
             else:
                 self._add(values, image, stored)
         note(NOWHERE, self.report.read_bytes)
+
+    def _addresses_to_read(self, images: Sequence[str]) -> list[list[str]]:
+        """Of each sample, the addresses of its image and of what else stays as its source has it.
+
+        Args:
+            images: The addresses of all images.
+        """
+        columns = [
+            self.samples.column(field.name).to_pylist()
+            for field in self.job.fields
+            if kind_of(field).stays_in_shard
+        ]
+        return list(map(_places, zip(images, *columns, strict=True)))
 
     def _read(
         self, address: str, values: dict[str, Any]

@@ -30,7 +30,7 @@ from gpuload.disk.tar import Damage, Member, group_members, read_members, split_
 from gpuload.errors import ArgumentError, DecodeError, FormatError, RemoteError
 from gpuload.fields.field import Field
 from gpuload.fields.images import POINTS, Pixels, is_missing, picture_columns
-from gpuload.fields.picture_lists import PicturesKind
+from gpuload.fields.picture_lists import PICTURES_KIND, PicturesKind
 from gpuload.fields.registry import kind_of
 from gpuload.machine.fork_server import exit_name
 from gpuload.machine.limits import count_cores
@@ -526,20 +526,18 @@ def _faults_of_list(
     """The faults of a list of pictures, the first of which may be the image."""
     by_extension = {split_name(member.name)[1]: member for member in members}
     listed = [by_extension[end] for end in list_ends(by_extension, field)]
-    kind = kind_of(field)
-    assert isinstance(kind, PicturesKind)
     spans = list[tuple[int, int]]()
-    for number, (offset, own_row) in enumerate(kind.each_row(field, row)):
-        name = f"{field.name} {number}"
+    for number, (offset, own_row) in enumerate(PICTURES_KIND.each_row(field, row)):
         size = own_row[field.bytes_column]
         spans.append((offset, offset + size))
         member = _member_of(listed[number : number + 1], offset, size)
-        fault = _fault(job, field, name, own_row, member, file)
+        fault = _fault(job, field, f"{field.name} {number}", own_row, member, file)
         if fault:
             yield fault
-    start = min((start for start, _ in spans), default=row[field.offset_column])
-    end = max((end for _, end in spans), default=start)
-    if (row[field.offset_column], row[field.bytes_column]) != (start, end - start):
+    start = row[field.offset_column]
+    ends = [end for _, end in spans]
+    extent = (min(spans)[0], max(ends)) if spans else (start, start)
+    if extent != (start, start + row[field.bytes_column]):
         yield f"its {field.name} do not lie where the index says"
     if len(listed) != len(spans):
         yield f"the index does not have all of its {field.name}"

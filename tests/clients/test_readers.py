@@ -24,7 +24,7 @@ from gpuload import OutputError
 from gpuload.cli import main
 from gpuload.disk import Manifest
 from gpuload.disk.card import write_card
-from gpuload.packing.packer import PackReport
+from gpuload.packing.run import PackReport
 
 CLASSES = ("ant", "no", 'the "bee"')  # YAML takes the second for a truth value
 PNGS = (7, 22, 31)  # the first five samples of a split are JPEGs

@@ -161,7 +161,7 @@ def begin(command: Command, out: Path, images: Path) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    packer._PackingRun.finish = stop  # type: ignore[method-assign, assignment]
+    packer.PackingRun.finish = stop  # type: ignore[method-assign, assignment]
     with suppress(KeyboardInterrupt):
         command(out, images, False)
 

@@ -22,7 +22,7 @@ import gpuload
 from gpuload import cli
 from gpuload.errors import ArgumentError, OutputError, SourceError
 from gpuload.packing import plan
-from gpuload.packing.packer import PackReport
+from gpuload.packing.run import PackReport
 from gpuload.types import Array
 
 tifffile = pytest.importorskip("tifffile", reason="needs the extra 'codecs'")
@@ -300,7 +300,7 @@ def test_an_interrupted_run_keeps_the_mode_that_it_took(tmp_path: Path, monkeypa
     folder = as_folder(tmp_path / "in", *FOLLOWED["floats"][:2])
     pack(folder, tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr("gpuload.packing.packer._PackingRun.describe_splits", lambda run: _stop())
+        patch.setattr("gpuload.packing.packer.PackingRun.describe_splits", lambda run: _stop())
         with pytest.raises(OutputError, match="continue with --resume"):
             pack(folder, tmp_path / "out")
     with pytest.raises(ArgumentError, match="the interrupted run"):

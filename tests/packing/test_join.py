@@ -24,7 +24,7 @@ from gpuload.disk import Manifest
 from gpuload.disk.fetch import fetch
 from gpuload.packing.index import index_shards
 from gpuload.packing.join import join
-from gpuload.packing.packer import PackReport
+from gpuload.packing.run import PackReport
 from gpuload.packing.verify import verify
 
 COUNT = 20

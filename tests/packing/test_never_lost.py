@@ -392,7 +392,7 @@ def test_many_files_are_listed_in_little_memory(tmp_path: Path) -> None:
 from pathlib import Path
 import pyarrow
 from gpuload.packing.options import PackOptions
-from gpuload.packing.plan import make_plan, write_plan
+from gpuload.packing.split_plan import make_plan, write_plan
 from gpuload.sources import FolderSource
 
 def mebibytes(kind):  # not ru_maxrss, which includes the process that started this one

@@ -17,7 +17,8 @@ import gpuload
 from gpuload import ArgumentError, SourceError
 from gpuload.fields.field import Field
 from gpuload.packing.options import Encoding, PackOptions
-from gpuload.packing.plan import check_names, make_plan
+from gpuload.packing.plan import check_names
+from gpuload.packing.split_plan import make_plan
 from gpuload.sources import Listing
 from gpuload.sources.listing import listing_schema
 

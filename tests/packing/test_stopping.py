@@ -20,7 +20,8 @@ import gpuload
 from gpuload import FormatError
 from gpuload.disk import Manifest
 from gpuload.disk.fetch import fetch
-from gpuload.packing.index import add_points, index_shards
+from gpuload.packing.add_points import add_points
+from gpuload.packing.index import index_shards
 from gpuload.packing.verify import verify
 from gpuload.sources import FolderSource
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 import gpuload
 from gpuload import InstanceMap, Mask, Pictures
-from gpuload.packing.packer import PackReport
+from gpuload.packing.run import PackReport
 from gpuload.packing.verify import verify
 
 SIZE = (12, 16)

@@ -18,7 +18,7 @@ from tars import members, write_tar
 import gpuload
 from gpuload import SourceError
 from gpuload.cli import main
-from gpuload.packing.index import add_points
+from gpuload.packing.add_points import add_points
 from gpuload.packing.verify import verify
 
 COUNTS = [2, 1, 3, 2, 4]

@@ -12,7 +12,7 @@ from PIL import Image
 
 import gpuload
 from gpuload import ArgumentError, Augment, Mask, Picture, Pictures, RandomCrop, SourceError
-from gpuload.packing.packer import PackReport
+from gpuload.packing.run import PackReport
 from gpuload.packing.verify import verify
 
 SIZE = (24, 30)
