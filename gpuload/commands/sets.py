@@ -449,7 +449,7 @@ def _find(datasets: Sequence[Any], key: str) -> tuple[Any, dict[str, Any]]:
     Raises:
         ArgumentError: there is none, or there are several.
     """
-    from gpuload.disk.dataset import find_named, samples_in_words
+    from gpuload.disk.finding import find_named, samples_in_words
 
     columns: tuple[Literal["key", "source"], ...] = ("key", "source")
     for column in columns:

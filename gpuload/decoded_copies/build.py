@@ -18,15 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from gpuload.checks import (
-    COUNT,
-    PATH,
-    checked,
-    choice,
-    function,
-    instance,
-    optional,
-)
+from gpuload.checks import COUNT, PATH, checked, choice, function, instance, optional
 from gpuload.decoded_copies.places import CopiesFolder, CopyFacts
 from gpuload.decoded_copies.shard import (
     CopyPlan,

@@ -3,9 +3,7 @@ and selections of them."""
 
 import hashlib
 import logging
-import os
-import stat
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,37 +25,28 @@ from gpuload.checks import (
     either,
     nearest,
     optional,
-    shown,
     whole,
 )
 from gpuload.counted import counted
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
-from gpuload.disk.commit import open_index
 from gpuload.disk.copied import CopiedFrom, copied_from, read_selection
-from gpuload.disk.joined import merged_rows, merged_schema, open_joined
-from gpuload.disk.places import packed_folder
-from gpuload.disk.sample import StoredSample, read_quarantine
+from gpuload.disk.finding import find_excluded, find_sample
+from gpuload.disk.joined import merged_rows, merged_schema
+from gpuload.disk.opening import open_set
+from gpuload.disk.sample import StoredSample
 from gpuload.disk.tiles import Grid, Tiles
-from gpuload.errors import (
-    ArgumentError,
-    CallError,
-    FormatError,
-    ShardError,
-    StateError,
-    some_of,
-)
+from gpuload.errors import ArgumentError, FormatError, ShardError, StateError
 from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import Field
 from gpuload.fields.images import may_be_missing
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import numbers_of
 from gpuload.lists import bounds_of, owners_of, places_of
-from gpuload.machine.untrusted import NotRegularError
 from gpuload.pictures import MAX_PIXELS
 from gpuload.store import FolderStore, Store
 from gpuload.store.cache import CACHE_SIZE, Cache, WantedShard
-from gpuload.store.url import LOCATION, URL, as_location, joined, root_of
+from gpuload.store.url import LOCATION, URL, joined
 from gpuload.types import I64
 
 if TYPE_CHECKING:
@@ -74,8 +63,6 @@ def _as_expression(value: Any) -> Any:
     return value
 
 
-_NAMES: tuple[Literal["key", "source"], ...] = ("key", "source")  # of a sample
-_NAMED = 3  # samples in a message
 _SAMPLES = Rule(
     "sample numbers, whole numbers (n,), or a mask, bool (len,)", as_numbers
 )
@@ -156,37 +143,16 @@ class Dataset:
         self.verify = verify
         self.max_pixels = max_pixels
         self._selected: I64 | None = None
-        self.tiling: Tiles | None = (
-            None  # which parts of their images the samples are; None: they are whole images
-        )
-        self.folder: Path | URL = folder if isinstance(folder, URL) else Path(folder)
-        self.cache: Cache | None = (
-            None  # of downloaded shards; None where they are files in the folder
-        )
-        self.index: (
-            Index  # memory-mapped; of a large set at a URL, what fetches its parts
-        )
-        self._root: URL | None  # below which the shards lie
-        times: list[int] | None = None
-        if isinstance(self.folder, URL):
-            from gpuload.disk.fetch import open_url  # asyncio and obstore
-
-            self.cache = Cache(cache, cache_size)
-            self.folder, self.manifest, self.index = open_url(self.folder, self.cache)
-            version = self.index.path.parent
-            self._joined = open_joined(self.manifest, version, self.folder)
-            self._root = self.folder
-        else:
-            self.folder = packed_folder(self.folder)
-            opened = _open_folder(self.folder)
-            self.manifest, self._root, self.index, self._joined = opened
-            if self._root is None:
-                times = [
-                    _checked_time(self.folder / shard.name, shard.bytes)
-                    for shard in self.manifest.shards
-                ]
-            else:
-                self.cache = Cache(cache, cache_size)
+        # Which parts of their images the samples are; None: they are whole images.
+        self.tiling: Tiles | None = None
+        place = folder if isinstance(folder, URL) else Path(folder)
+        opened = open_set(place, cache, cache_size)
+        self.folder: Path | URL = opened.folder
+        self.manifest: Manifest = opened.manifest
+        self.index: Index = opened.index
+        self.cache: Cache | None = opened.cache
+        self._root: URL | None = opened.root
+        self._joined: list[Index] = opened.joined
         shards = self.manifest.shards
         self.fields: dict[str, Field] = {
             field.name: field for field in self.manifest.all_fields
@@ -198,21 +164,33 @@ class Dataset:
         self.shard_paths: tuple[Path | URL, ...] = tuple(
             joined(self._place, shard.name) for shard in shards
         )
-        self.shard_times: I64 = np.array(
-            times or [0] * len(shards), np.int64
-        )  # of modification, in ns; 0: unknown
+        # Of modification, in ns; 0: unknown.
+        self.shard_times: I64 = np.array(opened.times, np.int64)
         self.shard_sizes: I64 = np.array([shard.samples for shard in shards], np.int64)
         self.first_samples = bounds_of(self.shard_sizes)
         self.copied = copied_from(self.manifest)  # None: this is no decoded copy
         if self.copied is not None:
             self._open_copy(self.copied)
-        if exclude is not None and len(excluded := _find_excluded(self, exclude)):
-            stored = self.stored_samples(np.arange(len(self)))
-            self._select(np.setdiff1d(stored, excluded))
-            if not len(self):
-                raise ArgumentError(
-                    f"Dataset(exclude): leaves out all samples of {self.folder}. Is it the right list?"
-                )
+        if exclude is not None:
+            self._leave_out(find_excluded(self, exclude))
+
+    def _leave_out(self, excluded: I64) -> None:
+        """Removes samples from the selection.
+
+        Args:
+            excluded: int64 (n,), their numbers in the stored order of the whole set.
+
+        Raises:
+            ArgumentError: none is left.
+        """
+        if not len(excluded):
+            return
+        stored = self.stored_samples(np.arange(len(self)))
+        self._select(np.setdiff1d(stored, excluded))
+        if not len(self):
+            raise ArgumentError(
+                f"Dataset(exclude): leaves out all samples of {self.folder}. Is it the right list?"
+            )
 
     def _open_copy(self, copied: CopiedFrom) -> None:
         """What is special about a decoded copy."""
@@ -261,7 +239,7 @@ class Dataset:
             ArgumentError: there is no such key or number, or several samples have this key or source.
             DecodeError: the image or a mask does not decode. ShardError, RemoteError: the shard cannot be read.
         """
-        number = _find(self, index)
+        number = find_sample(self, index)
         stored_number = int(self.stored_samples(np.array([number]))[0])
         stored = stored_sample(self, stored_number)
         sample: dict[str, Any] = {
@@ -745,156 +723,6 @@ def stored_sample(dataset: Dataset, number: int) -> StoredSample:
     )
 
 
-def find_named(dataset: Dataset, name: str, column: Literal["key", "source"]) -> I64:
-    """int64 (n,): the numbers, in this data set, of the samples with this key or source.
-
-    Args:
-        dataset: In which it is looked for.
-        name: That is looked for.
-        column: Of the index, in which it is.
-
-    Raises:
-        ArgumentError: it is not text, but holds lone surrogates.
-    """
-    stored = _find_keys(dataset, [name], column)
-    selection = dataset.stored_samples(np.arange(len(dataset)))
-    return np.flatnonzero(np.isin(selection, stored))
-
-
-def samples_in_words(dataset: Dataset, numbers: I64) -> str:
-    """Some samples by their numbers in this data set and their keys, for a message."""
-    keys = dataset.keys(dataset.stored_samples(numbers[:_NAMED]))
-    texts = [
-        f"{number} (key {key!r})"
-        for number, key in zip(numbers[:_NAMED].tolist(), keys, strict=True)
-    ]
-    more = f" and {len(numbers) - _NAMED:,} more" if len(numbers) > _NAMED else ""
-    return f"{', '.join(texts)}{more}"
-
-
-def _find(dataset: Dataset, index: Any) -> int:
-    """The number of a sample in this data set.
-
-    Raises:
-        ArgumentError: there is no such key, or number, or several samples have the key. CallError: it is neither.
-    """
-    if isinstance(index, str):
-        return _find_one(dataset, index)
-    if not isinstance(index, int | np.integer) or isinstance(index, bool):
-        advice = "dataset.subset([...]) chooses several; for batches use gpuload.DaliIterator(dataset, ...)"
-        raise CallError(
-            f"Dataset: dataset[{shown(index)}]: expected a key or a whole number. {advice}"
-        )
-    if not -len(dataset) <= index < len(dataset):
-        raise ArgumentError(
-            f"Dataset: dataset[{int(index)}]: {dataset.folder} has samples 0 to {len(dataset) - 1}. Use one of these"
-        )
-    return int(index) % len(dataset)
-
-
-def _find_one(dataset: Dataset, name: str) -> int:
-    """The number, in this data set, of the one sample with this key, or with this source where none has the key.
-
-    Raises:
-        ArgumentError: there is none, or there are several.
-    """
-    for column in _NAMES:
-        numbers = find_named(dataset, name, column)
-        if len(numbers) == 1:
-            return int(numbers[0])
-        if len(numbers):
-            raise ArgumentError(
-                f"Dataset: dataset[{shown(name)}]: {len(numbers):,} samples of {dataset.folder} have this {column}: "
-                f"numbers {samples_in_words(dataset, numbers)}. Give the number or the key of one"
-            )
-    raise ArgumentError(
-        f"Dataset: dataset[{shown(name)}]: {dataset.folder} has no sample of this key or source. "
-        "dataset.keys([...]) tells keys by number"
-    )
-
-
-def _find_keys(
-    dataset: Dataset,
-    keys: Sequence[str],
-    column: str = "key",
-    shards: Sequence[int] | None = None,
-) -> I64:
-    """int64 (n,): the numbers, in the stored order of the whole set, of the samples with one of these keys, or of these
-    values of another column.
-
-    Args:
-        shards: To look in; None: in all.
-
-    Raises:
-        ArgumentError: a key is not text, but holds lone surrogates.
-    """
-    import pyarrow.compute as pc
-
-    try:
-        wanted = array_of(keys, pa.large_string())
-    except (pa.ArrowException, ValueError):
-        raise ArgumentError(
-            f"Dataset: {shown(list(keys))} is not text. Use keys of the set"
-        ) from None
-    numbers = [np.zeros(0, np.int64)]
-    for first, rows in dataset.all_rows(shards):
-        is_wanted = pc.is_in(rows.column(column), wanted)
-        numbers.append(first + np.flatnonzero(is_wanted))
-    return np.concatenate(numbers)
-
-
-def _find_excluded(dataset: Dataset, exclude: str | Path | Sequence[str]) -> I64:
-    """int64 (n,): the numbers of these samples in the stored order of the whole set.
-
-    Args:
-        exclude: Path of a quarantine list, whose samples need not be in this set; or keys, each of which must be. With
-            keys, the keys of all shards are read.
-
-    Raises:
-        ArgumentError: there is no such key, or the list cannot be read.
-    """
-    if isinstance(exclude, str | Path):
-        return _find_listed(dataset, read_quarantine(exclude))
-    numbers = _find_keys(dataset, exclude)
-    keys = set(dataset.keys(numbers))
-    missing = [key for key in exclude if key not in keys]
-    if missing:
-        raise ArgumentError(
-            f"Dataset(exclude): {dataset.folder} has no sample with the key {some_of(missing)}. Keys are those of the "
-            'field "key"'
-        )
-    return numbers
-
-
-def _find_listed(dataset: Dataset, listed: Set[tuple[str, str, int, int]]) -> I64:
-    """The same for a list that `read_quarantine` has read."""
-    names = {place[0] for place in listed}
-    shards = [
-        shard for shard, path in enumerate(dataset.shard_paths) if path.name in names
-    ]
-    keys = [place[1] for place in listed]
-    numbers = _find_keys(dataset, keys, shards=shards)
-    shard_of = dataset.shards_of(numbers)
-    is_listed = list[bool]()
-    for shard in shards:
-        of_shard = numbers[shard_of == shard] - dataset.first_samples[shard]
-        is_listed += [place in listed for place in _places_of(dataset, shard, of_shard)]
-    return numbers[np.array(is_listed, bool)]
-
-
-def _places_of(
-    dataset: Dataset, shard: int, rows: I64
-) -> Iterator[tuple[str, str, int, int]]:
-    """Some samples of a shard as a quarantine list names them. They may be many, so they are read by columns."""
-    image = dataset.manifest.image
-    columns = ["key", image.offset_column, image.bytes_column]
-    table = dataset.rows(shard).select(columns).take(array_of(rows))
-    name = dataset.shard_paths[shard].name
-    places = zip(*(column.to_pylist() for column in table.columns), strict=True)
-    for key, offset, size in places:
-        yield name, key, offset, size
-
-
 def _reopen(
     folder: str,
     fingerprint: str,
@@ -915,78 +743,6 @@ def _reopen(
             f"({fingerprint}). Open it with gpuload.Dataset and make the selection again"
         )
     return dataset if selected is None else dataset._part(selected, tiles)
-
-
-def _checked_time(path: Path, size: int) -> int:
-    """The modification time of a shard, in ns.
-
-    Raises:
-        ShardError: it is not a file of this size.
-    """
-    try:
-        status = os.stat(path)
-        if not stat.S_ISREG(
-            status.st_mode
-        ):  # opening a pipe would wait for its other end
-            raise NotRegularError(None, "is not a regular file")
-    except OSError as error:
-        raise ShardError(
-            f"{path}: cannot be read ({error.strerror}). Copy the folder again"
-        ) from None
-    if status.st_size != size:
-        raise wrong_size(path, status.st_size, size)
-    return status.st_mtime_ns
-
-
-def wrong_size(path: Path | URL, found: int, expected: int) -> ShardError:
-    """The error for a shard of another size than the manifest's."""
-    return ShardError(
-        f"{path}: is {counted(found, 'byte')}, manifest.json says {expected:,}. It was truncated or replaced: copy it "
-        "again, or index the folder again"
-    )
-
-
-_Opened = tuple[Manifest, URL | None, Index, list[Index]]
-
-
-def _open_folder(folder: Path) -> _Opened:
-    """The manifest of a set, the URL below which its shards lie, its index, and files of joined columns. They are read
-    once more if they were replaced in between."""
-    manifest = Manifest.read(folder)
-    try:
-        return _open_files(folder, manifest)
-    except FormatError:
-        later = Manifest.read(folder)
-        if later == manifest:
-            raise
-    return _open_files(folder, later)
-
-
-def _open_files(folder: Path, manifest: Manifest) -> _Opened:
-    root = shards_root(manifest, folder)
-    index = open_index(folder, manifest)
-    return manifest, root, index, open_joined(manifest, folder)
-
-
-def shards_root(manifest: Manifest, folder: Path) -> URL | None:
-    """The URL below which all shards lie; None where they are files.
-
-    Raises:
-        FormatError: only some lie at URLs, or they lie in several places.
-        ArgumentError, MissingPackageError: a URL cannot be read from here.
-    """
-    places = [joined(folder, shard.name) for shard in manifest.shards]
-    urls = [place for place in places if isinstance(place, URL)]
-    if not urls:
-        return None
-    root = root_of(urls)
-    if len(urls) < len(places) or root is None:
-        raise FormatError(
-            f"{folder}: its shards lie in several places, as {places[0]} and {places[-1]}. Index the shards of each "
-            "bucket by themselves, and mix the sets"
-        )
-    as_location(root.text)
-    return root
 
 
 def refuse_large(dataset: Dataset, samples: I64, sizes: I64, further: str = "") -> None:

@@ -174,15 +174,15 @@ def call(
             f"removed {missing[0]!r} from the sample and did not return it: return it, or an empty array if none remain"
         )
     checked = {"image": _read_image(result["image"], size, dtype, keeps_size)}
-    height, width = checked["image"].shape[:2]
+    new_size = checked["image"].shape[:2]
     stays = [name for name in entries.places if name not in returned]
-    if (height, width) != size[:2] and stays:
+    if new_size != size[:2] and stays:
         raise FailedCallError(
-            f"changed the image's size from {size[0]}×{size[1]} to {height}×{width} without returning {stays[0]!r}, "
-            "which has to follow it"
+            f"changed the image's size from {size[0]}×{size[1]} to {new_size[0]}×{new_size[1]} without returning "
+            f"{stays[0]!r}, which has to follow it"
         )
     for name in entries.masks:
-        checked[name] = _read(name, result[name], "uint8", (height, width))
+        checked[name] = _read(name, result[name], "uint8", new_size)
     for name in entries.boxes:
         checked |= _read_boxes(name, result)
     for name, points in entries.keypoints:

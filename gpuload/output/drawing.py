@@ -9,11 +9,7 @@ from PIL import Image
 from gpuload.augment import Form
 from gpuload.fields.field import Field
 from gpuload.fields.kind import FieldSpec
-from gpuload.fields.picture_lists import (
-    PackedPictures,
-    PaddedPictures,
-    PicturesKind,
-)
+from gpuload.fields.picture_lists import PackedPictures, PaddedPictures, PicturesKind
 from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import draw_fields, kind_of
 from gpuload.fields.rows import map_tree, take

@@ -13,10 +13,7 @@ from gpuload.disk import Manifest
 from gpuload.disk.commit import settle
 from gpuload.disk.dataset import Dataset
 from gpuload.disk.index import POINTS_COLUMN
-from gpuload.errors import (
-    ArgumentError,
-    ShardError,
-)
+from gpuload.errors import ArgumentError, ShardError
 from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import Field
 from gpuload.fields.images import POINTS, is_raw, picture_columns

@@ -53,13 +53,7 @@ from gpuload.packing.resized import is_jpeg, resized_picture, resizing_of
 from gpuload.packing.split_plan import MEASURED, ROW, read_plan
 from gpuload.packing.spread import Spread
 from gpuload.packing.workers import NOWHERE, Blamable, noted_position
-from gpuload.sources.listing import (
-    DRAWN_HEIGHT,
-    DRAWN_WIDTH,
-    NAME,
-    NO_IMAGE,
-    addresses,
-)
+from gpuload.sources.listing import DRAWN_HEIGHT, DRAWN_WIDTH, NAME, NO_IMAGE, addresses
 from gpuload.sources.source import Source
 from gpuload.store.files import start_writeback, temporaries, write_atomically
 

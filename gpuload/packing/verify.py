@@ -21,9 +21,9 @@ from gpuload.disk import Index, Manifest, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.commit import NEXT_NAME, index_path
-from gpuload.disk.dataset import shards_root
 from gpuload.disk.fetch import fetch_files, manifest_bytes
 from gpuload.disk.manifest import dali_index_path, dali_index_text
+from gpuload.disk.opening import shards_root
 from gpuload.disk.places import packed_folders
 from gpuload.disk.sample import Quarantined, write_quarantine
 from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
@@ -535,12 +535,16 @@ def _faults_of_list(
         if fault:
             yield fault
     start = row[field.offset_column]
-    ends = [end for _, end in spans]
-    extent = (min(spans)[0], max(ends)) if spans else (start, start)
-    if extent != (start, start + row[field.bytes_column]):
+    if _extent(spans, start) != (start, start + row[field.bytes_column]):
         yield f"its {field.name} do not lie where the index says"
     if len(listed) != len(spans):
         yield f"the index does not have all of its {field.name}"
+
+
+def _extent(spans: Sequence[tuple[int, int]], start: int) -> tuple[int, int]:
+    """From the first byte of all spans to the end of the last one; of none, nothing at `start`."""
+    first = min((first for first, _ in spans), default=start)
+    return first, max((end for _, end in spans), default=first)
 
 
 def _are_false(field: Field, row: dict[str, Any], content: bytes) -> bool:

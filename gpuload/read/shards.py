@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpuload.disk.dataset import Dataset, wrong_size
+from gpuload.disk.dataset import Dataset
+from gpuload.disk.opening import wrong_size
 from gpuload.disk.tar import BLOCK_BYTES
 from gpuload.errors import ShardError
 from gpuload.fields.arrow_arrays import array_of

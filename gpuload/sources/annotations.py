@@ -20,12 +20,7 @@ from gpuload.sources.files import (
     is_image,
     readable,
 )
-from gpuload.sources.shapes import (
-    Shape,
-    centered_box,
-    flat_polygon,
-    keypoints_of,
-)
+from gpuload.sources.shapes import Shape, centered_box, flat_polygon, keypoints_of
 
 _ANNOTATIONS = "annotations"
 _TOLERANCE = 0.01  # of a coordinate beyond the image, as rounding leaves it; Ultralytics takes as much

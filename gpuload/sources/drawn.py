@@ -19,12 +19,7 @@ from gpuload.machine.untrusted import parse_json
 from gpuload.pictures import reason_of
 from gpuload.sources.annotations import read_or_reject
 from gpuload.sources.files import Files, Findings, Ref, is_text, readable
-from gpuload.sources.listing import (
-    DRAWN_ON,
-    SPLIT,
-    split_called,
-    splits_of_words,
-)
+from gpuload.sources.listing import DRAWN_ON, SPLIT, split_called, splits_of_words
 from gpuload.sources.named_images import NamedImages
 from gpuload.sources.shapes import Runs, Shape, area_of, in_pixels
 from gpuload.sources.source import (

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -77,13 +78,12 @@ class NamedArrays(Source):
             part = {short: arrays[name] for short, name in names.items()}
             image = self._image_name(part)
             fields = self._fields(part, image)
-            used |= {names[short] for shorts in fields.values() for short in shorts}
-            used.add(names[image])
-            for name in self.options.columns.get(PictureKind.name, ()):
-                findings.kinds[_last_part(name)] = PictureKind.name
+            used |= {names[short] for short in chain(*fields.values(), [image])}
+            pictures = self.options.columns.get(PictureKind.name, ())
+            findings.kinds |= dict.fromkeys(map(_last_part, pictures), PictureKind.name)
             for row in self._rows(part, image, fields):
                 yield {**row, SPLIT: split} if findings.origin else row
-        unused = {name: array for name, array in arrays.items() if name not in used}
+        unused = {name: arrays[name] for name in arrays if name not in used}
         if unused:
             findings.notes.append(f"arrays that are not packed: {_with_shapes(unused)}")
 

@@ -16,11 +16,7 @@ from typing import Any
 from gpuload.checks import check_option, choice
 from gpuload.errors import ArgumentError, MissingPackageError, SourceError, some_of
 from gpuload.machine.plugins import Plugin, plugins
-from gpuload.sources.archives import (
-    is_archive_at,
-    open_archive,
-    open_archive_at,
-)
+from gpuload.sources.archives import is_archive_at, open_archive, open_archive_at
 from gpuload.sources.files import (
     ARCHIVES,
     ELSEWHERE,

@@ -17,13 +17,7 @@ from gpuload.sources.annotations import (
     readable_texts,
 )
 from gpuload.sources.drawn import Drawing
-from gpuload.sources.files import (
-    Files,
-    Findings,
-    Ref,
-    extension_of,
-    lone_folder,
-)
+from gpuload.sources.files import Files, Findings, Ref, extension_of, lone_folder
 from gpuload.sources.listing import (
     DRAWN_ON,
     SPLIT,
@@ -101,8 +95,7 @@ class VocSource(FilesSource):
             raise SourceError(
                 f"--option first_pixel={self.options.first_pixel}: expected 0 or 1"
             )
-        data, xml = self._places()
-        images, annotations = self._pairs(data, xml, findings)
+        images, annotations = self._pairs(*self._places(), findings)
         drawings = self._read_all(images, annotations, findings)
         shapes = [shape for drawing in drawings.values() for shape in drawing.shapes]
         self._note_first_pixel(shapes, findings)
