@@ -111,7 +111,7 @@ def shown(value: Any) -> str:
     """A value for a message: its repr, on one line of limited length and without secrets."""
     try:
         text = without_secrets(" ".join(repr(value).split()))
-    except Exception:
+    except Exception:  # whatever a user's `__repr__` raises
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 

@@ -70,14 +70,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"stopped; {str(error) or 'no half-written files are left'}", STOPPED
         )
     except BrokenPipeError:  # the reader stopped, as in `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # noqa: TID251
+        # What is left in the buffer goes there, not to the closed pipe.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # noqa: TID251 -- Python's own stream
         return DONE
     except GpuloadError as error:
         return _fail(str(error), WRONG)
     except OSError as error:
         where = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
         return _fail(f"{where}{error.strerror or error}", WRONG)
-    except Exception as error:
+    except Exception as error:  # a bug, here or in a package that adds to gpuload
         from gpuload.machine.plugins import package_at_fault
 
         for line in traceback.format_exc().splitlines():

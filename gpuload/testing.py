@@ -126,7 +126,7 @@ class SourceTests:
 
     def test_its_options_do_not_change(self, source: Source) -> None:
         with pytest.raises(dataclasses.FrozenInstanceError):
-            source.options.own_splits = False  # type: ignore[misc]
+            source.options.own_splits = False  # type: ignore[misc]  # it must raise
         one_set = source.with_options(own_splits=False)
         assert (source.options.own_splits, one_set.options.own_splits) == (True, False)
         assert type(one_set) is type(source)

@@ -187,7 +187,33 @@ def test_no_function_is_tangled() -> None:
     assert faults(lambda name, source: tangled(source)) == {}
 
 
+ESCAPE = re.compile(r"# (?:noqa: [A-Z]+\d+|type: ignore\[[a-z-]+\])(.*)")
+
+
+def unexplained(source: str) -> list[str]:
+    """What escapes from ruff or mypy, or catches every error without raising it again, and does not say why."""
+    lines = source.splitlines()
+    escapes = [line.strip() for line in lines if (match := ESCAPE.search(line)) and not match[1]]
+    for node in ast.walk(parse(source)):
+        if not isinstance(node, ast.ExceptHandler) or not isinstance(node.type, ast.Name):
+            continue
+        last = node.body[-1]
+        is_raised = isinstance(last, ast.Raise) and last.exc is None
+        head = "".join(lines[node.lineno - 1 : node.body[0].lineno - 1])
+        if node.type.id in ("Exception", "BaseException") and not is_raised and "#" not in head:
+            escapes.append(lines[node.lineno - 1].strip())
+    return escapes
+
+
+def test_each_escape_says_why() -> None:
+    assert faults(lambda name, source: unexplained(source)) == {}
+
+
 def test_the_checks_can_fail(tmp_path: Path) -> None:
+    assert unexplained("a = 1  # type: ignore[misc]  # why\nb = 2  # noqa: T201 -- why") == []
+    assert unexplained("a = 1  # type: ignore[misc]") == ["a = 1  # type: ignore[misc]"]
+    assert unexplained("try:\n pass\nexcept Exception:\n pass") == ["except Exception:"]
+    assert unexplained("try:\n pass\nexcept Exception:  # why\n pass\nexcept BaseException:\n raise") == []
     branches = "\n".join(" if x and y:\n  pass" for _ in range(MOST_COMPLEX // 2))
     assert tangled(f"def f():\n{branches}") == []
     assert tangled(f"def f():\n{branches}\n return 1 if x else [y for y in z]") == [f"f {MOST_COMPLEX + 2}"]

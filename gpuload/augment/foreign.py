@@ -124,7 +124,7 @@ def _unless_rgb(image: Any) -> Any:
 
 def _named_before_return(self: Any, image: Any) -> Any:
     transformed = self.transform(image)
-    return transformed  # noqa: RET504
+    return transformed  # noqa: RET504 -- bytecode of functions that are written so
 
 
 def _codes(functions: Iterable[Callable[..., Any]]) -> set[Code]:

@@ -193,16 +193,16 @@ def _join(forms: Sequence[Form]) -> Form:
     )
 
 
-def _shared(what: str, values: Iterable[T], default: T | None = None) -> T:
+def _shared(what: str, values: Iterable[T], *default: T) -> T:
     """The value that all have, or the default where there are none.
 
     Raises:
         ArgumentError: they differ.
     """
-    first, *others = dict.fromkeys(values) or [default]
+    first, *others = dict.fromkeys(values) or default
     if others:
         raise ArgumentError(
             f"augment: {what} differs, {' and '.join(map(repr, (first, *others)))}. Use the same in all views and "
             "epochs; between epochs sizes, crops that do not pad, flips and transforms may change"
         )
-    return first  # type: ignore[return-value]
+    return first

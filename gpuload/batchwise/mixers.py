@@ -266,7 +266,7 @@ class RandomMixer(Mixer):
             raise ArgumentError(f"{self}: num_classes differ; give all the same")
 
     @property
-    def num_classes(self) -> int | None:  # type: ignore[override]
+    def num_classes(self) -> int | None:  # type: ignore[override]  # no field here
         """The number of classes of the transforms."""
         return self.transforms[0].num_classes
 

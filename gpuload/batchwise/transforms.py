@@ -167,7 +167,7 @@ def apply_transforms(transforms: Sequence[BatchTransform], batch: FieldBatch) ->
     """
     for number, transform in enumerate(transforms):
         draws = _draws_of(number).of(batch.draws)
-        result: Any = transform(replace(batch, draws=draws))  # type: ignore[func-returns-value]
+        result: Any = transform(replace(batch, draws=draws))  # type: ignore[func-returns-value]  # some do
         if result is not None:
             _check_result(transform, result, batch)
         for name in getattr(transform, "adds", ()):

@@ -49,7 +49,7 @@ class IndexShards:
         "DIR",
     )
     classes: str | None = given(None, "text file with one class name per line", "FILE")
-    missing: str = given(
+    missing: Literal["fail", "skip"] = given(
         "fail",
         "if samples lack a .cls, .txt or .json that others have, or a number in a list of pictures: fail, or skip "
         "these samples; with --join, if they lack a row: fail, or give them empty values (%(default)s)",
@@ -75,7 +75,7 @@ class IndexShards:
     replace: bool = given(
         False, "with --join: replace fields of the set with the names of columns"
     )
-    duplicates: str = given(
+    duplicates: Literal["fail", "first"] = given(
         "fail",
         "with --join: if several rows have one key: fail, or take the first (%(default)s)",
         "HOW",
@@ -104,7 +104,7 @@ class IndexShards:
                 self.classes,
                 self.overwrite,
                 bar,
-                missing=self.missing,  # type: ignore[arg-type]
+                missing=self.missing,
             )
         fields = [f"{field.name} (.{field.member})" for field in manifest.fields]
         say(f"{folder}: {size_of(manifest)}; fields: {', '.join(fields)}")
@@ -147,8 +147,8 @@ class IndexShards:
             table,
             columns={role: (name,) for role, name in columns.items()},
             replace_fields=self.replace,
-            missing=self.missing,  # type: ignore[arg-type]
-            duplicates=self.duplicates,  # type: ignore[arg-type]
+            missing=self.missing,
+            duplicates=self.duplicates,
         )
         fields = ", ".join(f"{field.name} ({field.kind})" for field in report.fields)
         say(f"{self.shards[0]}: {size_of(report.manifest)}; joined: {fields}")

@@ -31,7 +31,9 @@ class Device:
         self.name = "cpu" if number is None else f"cuda:{number}"
         self._number = number
         self._torch = torch.device(self.name)
-        self._stream: Any = None if number is None else torch.cuda.Stream(self._torch)  # type: ignore[no-untyped-call]
+        self._stream: Any = None
+        if number is not None:
+            self._stream = torch.cuda.Stream(self._torch)  # type: ignore[no-untyped-call]  # torch's types have none
         # events, and the memory that is read until then.
         self._under_way: deque[tuple[Any, list[Any]]] = deque()
 
@@ -111,7 +113,7 @@ class Device:
         """
         if self._stream is None:
             return None
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # as above
         event.record(self._stream)
         while self._under_way and self._under_way[0][0].query():
             self._under_way.popleft()

@@ -190,7 +190,7 @@ class _Call:
                 if (batch := next(self._batches, None)) is None:
                     return
                 self._in_flight.append(self._begin(batch))
-            except BaseException as error:
+            except BaseException as error:  # raised after the batches in flight
                 self._error = error
                 return
             del batch  # no variable keeps it while the next one is read

@@ -71,7 +71,7 @@ class Task(Generic[T]):
         try:
             if not self.cancelled:
                 self.value = work()
-        except BaseException as error:
+        except BaseException as error:  # raised in the thread that waits
             self._error = self._error or error
         del work
         if self._calls.pop() == 0:

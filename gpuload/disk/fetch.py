@@ -55,7 +55,7 @@ from gpuload.store.files import (
 )
 from gpuload.store.hub import is_pinned, pinned, place_of
 from gpuload.store.network import background, together
-from gpuload.store.objects import NoRanges, NoSuchObjectError, Objects
+from gpuload.store.objects import NoRangesError, NoSuchObjectError, Objects
 from gpuload.store.transfer import Parts, fetch_file, sha256_of
 from gpuload.store.url import URL, as_location, refuse_urls, without_secrets
 
@@ -237,7 +237,7 @@ def _remote_index(objects: Objects, folder: Path, manifest: Manifest) -> Index:
     except FileNotFoundError:
         if spans and (spans[-1].end or 0) > WHOLE_BYTES:
             parts = Parts(objects, (path.name, NEXT_NAME), folder, spans)
-            with suppress(NoRanges):
+            with suppress(NoRangesError):
                 return Index(path, manifest.fields, spans, shards, parts)
         background().wait(_fetch_index(objects, path, manifest))
     index = Index(path, manifest.fields, spans, shards)

@@ -249,9 +249,11 @@ class Manifest:
         if self.version > 1:
             content.append(self.pixels.mode)
         packed = {field.name for field in self.fields}
-        for file in self.joined:
-            if any(field.name in packed for field in file.fields):
-                content.append(file.sha256)  # noqa: PERF401
+        content += [
+            file.sha256
+            for file in self.joined
+            if any(field.name in packed for field in file.fields)
+        ]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def write(self, folder: Path) -> None:

@@ -2,8 +2,9 @@
 
 import os
 import stat
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpuload.counted import counted
 from gpuload.disk import Index, Manifest
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     pass  # takes 0.15 s of the first batch
 
 
-class OpenedSet(NamedTuple):
+@dataclass(frozen=True)
+class OpenedSet:
     """The files of a packed set.
 
     Attributes:
@@ -62,15 +64,15 @@ def open_set(
         columns = open_joined(manifest, index.path.parent, url)
         times = [0] * len(manifest.shards)
         return OpenedSet(url, manifest, index, columns, url, cache, times)
-    opened = _open_folder(packed_folder(place))
+    folder = packed_folder(place)
+    opened = _open_folder(folder)
     if opened.root is not None:
-        return opened._replace(cache=Cache(cache_folder, cache_size))
-    folder = Path(opened.folder)
+        return replace(opened, cache=Cache(cache_folder, cache_size))
     times = [
         _checked_time(folder / shard.name, shard.bytes)
         for shard in opened.manifest.shards
     ]
-    return opened._replace(times=times)
+    return replace(opened, times=times)
 
 
 def _open_folder(folder: Path) -> OpenedSet:

@@ -186,7 +186,7 @@ def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str,
         min(_MOST_BATCH, len(dataset)),
         augment=gpuload.Augment(SIDE, normalize=None),
         device=device,
-        decoder=decoder,  # type: ignore[arg-type]
+        decoder=decoder,  # type: ignore[arg-type]  # one of `decoders`
         fields=(dataset.manifest.image.name,),
         output="torch" if fault_of("torch") is None else "numpy",
         rank=0,  # whatever the environment says

@@ -148,7 +148,7 @@ class BoundCaptions(BoundJson):
     def _tokenize(self, tokenizer: Tokenizer, texts: list[str]) -> Any:
         try:
             tokens = tokenizer(texts or [self.spec.empty])
-        except Exception as error:
+        except Exception as error:  # whatever a user's tokenizer raises
             raise ArgumentError(
                 f"{self.spec}: its tokenizer raised {type(error).__name__} for {len(texts):,} texts: {error}"
             ) from error

@@ -546,7 +546,7 @@ class Kind:
         """
         if spec is None and self.plain is not None:
             return self.plain(field, tuple(self.columns(field)), None, datasets)
-        spec = spec or self.specs[0](field.name)  # type: ignore[call-arg]
+        spec = spec or self.specs[0](field.name)  # type: ignore[call-arg]  # all take a name
         return self.bound(field, tuple(self.columns(field)), spec, datasets)
 
 

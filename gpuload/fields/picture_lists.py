@@ -4,6 +4,7 @@ object; their columns of the index, how they are requested, and how a batch hold
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
@@ -422,7 +423,7 @@ class PicturesKind(Kind):
         for offset, own_row in self.each_row(field, row):
             begin = offset - start
             content = span[begin : begin + own_row[field.bytes_column]]
-            looked = _PICTURE_KIND.look(field, own_row, lambda: content)  # noqa: B023
+            looked = _PICTURE_KIND.look(field, own_row, partial(bytes, content))
             pictures.append(looked[field.name])
         return {field.name: pictures}
 
@@ -484,7 +485,7 @@ def _list_spec(field: Field, spec: FieldSpec | None) -> Pictures:
     if isinstance(spec, PictureSpec):
         swapped = getattr(spec, "swapped", False)
         of_one = {"like": None, "scale": 1.0, **({"swapped": False} if swapped else {})}
-        each: Any = replace(spec, **of_one)  # type: ignore[type-var]
+        each: Any = replace(spec, **of_one)  # type: ignore[type-var]  # a dataclass
         return Pictures(
             field.name, like=spec.like, scale=spec.scale, swapped=swapped, each=each
         )

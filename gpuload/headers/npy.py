@@ -52,8 +52,7 @@ def read_header(data: bytes) -> NpyHeader:
     try:
         major, _ = np.lib.format.read_magic(file)
         shape, in_fortran_order, dtype = _READERS[min(major, 2)](file)
-    except Exception as error:
-        # Of Python's tokenizer and parser, to which NumPy gives the header.
+    except Exception as error:  # Python's parser, which gets the header, may raise any
         raise ValueError(
             f"its header cannot be read ({type(error).__name__})"
         ) from None

@@ -275,7 +275,7 @@ class Pipeline:
                 asked = self.meter.ask()
             check_current(is_current())  # a decoder that was closed ends
             self.reader.check(look=True)
-        except BaseException as error:
+        except BaseException as error:  # a signal, too, must end the threads' waiting
             if is_current():
                 self.reader.interrupt()  # a thread may be waiting for a download
             if not isinstance(error, Exception):

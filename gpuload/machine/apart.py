@@ -47,7 +47,7 @@ class Apart(Generic[T]):
         self._error = None
         if error is not None:
             raise error
-        return self._value  # type: ignore[return-value]
+        return self._value  # type: ignore[return-value]  # of the work, which is done
 
     def _run(self) -> None:
         try:

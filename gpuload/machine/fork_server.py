@@ -238,7 +238,7 @@ def _serve(
             task = pipe.recv()
             try:
                 reply: tuple[Any, Exception | None, str] = (answer(task), None, "")
-            except Exception as error:
+            except Exception as error:  # raised by the process that gave the task
                 reply = (None, _sendable(error), traceback.format_exc())
             pipe.send(reply)
 
@@ -247,6 +247,6 @@ def _sendable(error: Exception) -> Exception:
     """The exception, or an equivalent one if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:
+    except Exception:  # pickle raises many types
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error

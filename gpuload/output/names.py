@@ -19,7 +19,7 @@ def _batch_type(names: tuple[str, ...]) -> type[Any]:
 
     It is made of its values, as torch makes named tuples anew, or of one list of them, as fastai does.
     """
-    plain: Any = namedtuple("Batch", names, rename=True)  # type: ignore[misc]
+    plain: Any = namedtuple("Batch", names, rename=True)  # type: ignore[misc]  # names of a run
 
     def new(batch_type: type[Any], *values: Any, **named: Any) -> Any:
         if len(values) == 1 < len(names) and isinstance(values[0], list | tuple):

@@ -462,7 +462,7 @@ def _keep(
     is_jpeg = member == "jpg"
     if is_jpeg:
         # Passing the data to the decoder at once takes 3 % less time than Pillow's blocks of 64 KB.
-        image.decodermaxblock = len(data) + 1  # type: ignore[attr-defined]
+        image.decodermaxblock = len(data) + 1  # type: ignore[attr-defined]  # of its plugins
     if (
         encoding.encode == "raw"
         or placement.changes

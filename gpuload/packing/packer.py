@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gpuload.checks import FLAG, Rule, as_items, as_text, check, nearest
 from gpuload.counted import progress_bar
@@ -103,8 +103,8 @@ def pack(
     _check_setting_names(settings)
     progress = check("pack", "progress", progress, FLAG)
     own_splits = check("pack", "own_splits", own_splits, FLAG)
-    # Its rules read more types than it holds.
-    options = PackOptions(**cast("dict[str, Any]", settings))
+    given: Mapping[str, Any] = settings  # the rules read more types than it holds
+    options = PackOptions(**given)
     path_options = {
         "from_": from_,
         "labels": labels,

@@ -319,7 +319,7 @@ def _image_size(path: Path, member: Member, data: mmap.mmap) -> tuple[int, int]:
             f"{path}: {member.name!r} {error}. In place it has one meaning, so pack the set with `python -m gpuload "
             "pack --from tar`"
         ) from None
-    except Exception as error:
+    except Exception as error:  # Pillow's parsers may raise anything
         raise ShardError(
             f"{path}: {member.name!r} is not an image that Pillow reads ({type(error).__name__}). A sample cannot be "
             "left out in place: pack the set again without it, with `python -m gpuload pack`"

@@ -248,7 +248,7 @@ def read_or_reject(
     """
     try:
         return read()
-    except Exception as error:
+    except Exception as error:  # `fault_of` raises what is not expected
         fault = fault_of(error, *errors)
         findings.reject(image.name, f"its {text.name!r}, {fault}, is not {form}")
     return None

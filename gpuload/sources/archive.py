@@ -61,7 +61,7 @@ class Archive(Files):
         return Names(self._members)
 
     @cached_property
-    def around(self) -> str:  # type: ignore[override]
+    def around(self) -> str:  # type: ignore[override]  # found once it is asked for
         top = ""
         while True:
             folders, files = self._names.scan(top.rstrip("/"))

@@ -8,6 +8,7 @@ import posixpath
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from gpuload.checks import shown
@@ -173,7 +174,7 @@ class DrawnSource(FilesSource):
         for file in self.sheets(findings):
             if self.rejects:
                 drawings = read_or_reject(
-                    lambda: list(self.drawings_in(file, findings)),  # noqa: B023
+                    partial(self._all_drawings_in, file, findings),
                     file,
                     file,
                     self.form,
@@ -184,6 +185,9 @@ class DrawnSource(FilesSource):
             else:
                 with readable(f"{self.title}/{file.name}", self.form, *FORM_ERRORS):
                     yield from self.drawings_in(file, findings)
+
+    def _all_drawings_in(self, file: Ref, findings: Findings) -> list[Drawing]:
+        return list(self.drawings_in(file, findings))
 
     def rows(self, findings: Findings) -> Iterator[Row]:
         images = NamedImages(self.files, findings)

@@ -79,7 +79,7 @@ def readable(title: object, what: str, *errors: type[Exception]) -> Iterator[Non
     """
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # `fault_of` raises what is not expected
         fault = fault_of(error, *errors)
         advice = "Correct it, copy it again, or leave it out"
         raise SourceError(
@@ -384,7 +384,7 @@ class Files(ABC):
     def expect(self, addresses: Sequence[str]) -> None:  # noqa: B027 -- for containers whose files take long to come
         """Announces what will be read, in this order; replaces earlier announcements."""
 
-    def wait(self, address: str) -> None:  # noqa: B027
+    def wait(self, address: str) -> None:  # noqa: B027 -- as `expect`
         """Waits until an expected file can be read at once, or has failed."""
 
 

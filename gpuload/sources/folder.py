@@ -3,6 +3,7 @@ images with files of the same name beside them: `--from sidecar`."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gpuload.counted import counted
@@ -323,7 +324,7 @@ class SidecarSource(FilesSource):
         form = "a JSON document" if is_json else "a text in UTF-8"
         texts = [
             read_or_reject(
-                lambda: read(sample[extension]),  # noqa: B023
+                partial(read, sample[extension]),
                 sample["image"],
                 sample[extension],
                 form,

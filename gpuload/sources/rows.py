@@ -605,14 +605,14 @@ def _file_of_loaded(picture: Image.Image) -> bytes | None:
 
 def _read_again(picture: Image.Image) -> bytes:
     """All of the open file that Pillow keeps of a loaded PNG."""
-    file = picture._fp  # type: ignore[attr-defined]
+    file = picture._fp  # type: ignore[attr-defined]  # of its plugins
     file.seek(0)
     data: bytes = file.read()
     return data
 
 
 def _read_by_name(picture: Image.Image) -> bytes:
-    with open_regular(Path(picture.filename)) as file:  # type: ignore[attr-defined]
+    with open_regular(Path(picture.filename)) as file:  # type: ignore[attr-defined]  # of its plugins
         return file.read()
 
 

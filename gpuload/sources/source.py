@@ -293,7 +293,7 @@ class Source(ABC):
     def expect(self, addresses: Sequence[str]) -> None:  # noqa: B027 -- for sources whose files take long to come
         """Called in a worker with all that it will `read`, in order."""
 
-    def wait(self, address: str) -> None:  # noqa: B027
+    def wait(self, address: str) -> None:  # noqa: B027 -- as `expect`
         """Called before each `read`, whose time is limited: what takes long for no fault of the image is done here."""
 
     def read(self, address: str) -> bytes | Array:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gpuload.counted import counted
@@ -212,7 +213,7 @@ class VocSource(FilesSource):
             if stem in texts:
                 text = texts[stem]
                 drawing = read_or_reject(
-                    lambda: self._drawing(image.name, text),  # noqa: B023
+                    partial(self._drawing, image.name, text),
                     image,
                     text,
                     _XML,

@@ -269,7 +269,7 @@ async def persist(
     while True:
         try:
             return await once()
-        except Exception as error:
+        except Exception as error:  # `explain` raises what no attempt mends
             problem = explain(error)
         passed_s = time.monotonic() - started
         pause_s = wait_s * _DRAWS.uniform(0.75, 1.25)

@@ -54,11 +54,11 @@ class StoredObject(NamedTuple):
     tag: str | None
 
 
-class Replaced(Exception):  # noqa: N818
+class ReplacedError(Exception):
     """The object's ETag has changed since its download began."""
 
 
-class NoRanges(RemoteError):  # noqa: N818
+class NoRangesError(RemoteError):
     """The server gives whole objects only."""
 
 
@@ -102,7 +102,7 @@ class Objects:
             give_up_s: In place of the usual, in seconds.
 
         Raises:
-            RemoteError: it cannot be read. NoSuchObjectError, Replaced, NoRanges.
+            RemoteError: it cannot be read. NoSuchObjectError, ReplacedError, NoRangesError.
         """
         options: dict[str, Any] = {"range": (start, stop)}
         if tag:
@@ -151,7 +151,7 @@ class Objects:
 
         try:
             whole_object = await self.copy(name, begin, take, give_up_s=give_up_s)
-        except Replaced:
+        except ReplacedError:
             raise RemoteError(
                 f"{self.url / name}: was replaced while it was read. Try again"
             ) from None
@@ -172,7 +172,7 @@ class Objects:
             give_up_s: As of `read`.
 
         Raises:
-            RemoteError, NoSuchObjectError, Replaced: as `read`. What `begin` and `take` raise.
+            RemoteError, NoSuchObjectError, ReplacedError: as `read`. What `begin` and `take` raise.
         """
 
         async def streamed() -> Range:
@@ -189,7 +189,7 @@ class Objects:
 
         try:
             first = await self.read(name, 0, RANGE_BYTES, give_up_s=give_up_s)
-        except NoRanges:
+        except NoRangesError:
             return await self._persist(name, streamed, give_up_s)
         begin(first.size)
         starts = iter(range(0, first.size, RANGE_BYTES))
@@ -201,7 +201,7 @@ class Objects:
                     stop = min(start + RANGE_BYTES, first.size)
                     piece = await self.read(name, start, stop, first.tag, give_up_s)
                 if piece.size != first.size:
-                    raise Replaced
+                    raise ReplacedError
                 await take(start, piece.data)
 
         await together(
@@ -261,7 +261,7 @@ class Objects:
         """The result of `once`, with retries.
 
         Args:
-            has_tag: Whether another ETag than that of the request is `Replaced`.
+            has_tag: Whether another ETag than that of the request is `ReplacedError`.
         """
 
         async def connected() -> T:
@@ -273,7 +273,7 @@ class Objects:
             if has_tag and isinstance(
                 error, failures.NotModifiedError | failures.PreconditionError
             ):
-                raise Replaced from None
+                raise ReplacedError from None
             if not isinstance(
                 error, failures.BaseError | FileNotFoundError | _TooShortError
             ):
@@ -370,7 +370,7 @@ _SERVER = "Check the server, and what lies between it and here, such as a proxy"
 # Permanent failures, by the words of obstore's errors; the first that fits counts.
 _FAILURES: tuple[tuple[str, str, str, type[RemoteError]], ...] = (
     ("^NotSupportedError.*Range", "the server gives no ranges of it",
-     "Use one that does, or copy the set by `python -m gpuload fetch`", NoRanges),
+     "Use one that does, or copy the set by `python -m gpuload fetch`", NoRangesError),
     (r"/169\.254\.|metadata\.google\.internal", "no credentials were found", _ACCESS, RemoteError),
     ("^(FileNotFound|NotFound)Error|status code: 404", "does not exist", "Check the URL", NoSuchObjectError),
     ("status code: 40[13]|^PermissionDenied|^Unauthenticated", "access was denied", _ACCESS, RemoteError),
@@ -660,7 +660,7 @@ class Bucket(Objects):
                     await asyncio.to_thread(digest.update, following)
                     hashed += len(following)
 
-        with suppress(Replaced):
+        with suppress(ReplacedError):
             await self.copy(name, begin, take, at_a_time=_PARTS_AT_A_TIME)
             return digest.hexdigest()
         return ""

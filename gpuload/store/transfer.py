@@ -23,7 +23,7 @@ from gpuload.store.objects import (
     RANGE_BYTES,
     NoSuchObjectError,
     Objects,
-    Replaced,
+    ReplacedError,
 )
 
 _BLOCK_BYTES = 1 << 20  # hashed at a time
@@ -70,13 +70,15 @@ async def download(
                 f"{objects.url / name}: is {object_bytes:,} bytes, expected {most:,} at most. Check the URL"
             )
         if size not in (None, object_bytes):
-            raise Replaced(f"is {object_bytes:,} bytes, manifest.json says {size:,}")
+            raise ReplacedError(
+                f"is {object_bytes:,} bytes, manifest.json says {size:,}"
+            )
         part.begin(object_bytes)
 
     for _ in range(_TRIES):
         try:
             await objects.copy(name, begin, part.take, at_a_time=_AHEAD)
-        except Replaced as error:
+        except ReplacedError as error:
             fault = str(error) or "it is replaced again and again"
             continue
         digest = part.digest.hexdigest()

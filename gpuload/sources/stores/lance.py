@@ -38,7 +38,7 @@ def _panics_as_errors() -> Iterator[None]:
     """Turns a panic of Lance's Rust code, which PyO3 raises as no Exception, into a ValueError."""
     try:
         yield
-    except BaseException as error:
+    except BaseException as error:  # such a panic is no Exception
         if type(error).__name__ != "PanicException":
             raise
         raise ValueError(f"it is damaged: {error}") from None

@@ -96,7 +96,7 @@ class SevenZip(Archive):
         folder = self._folder
         files = self._files
 
-        class Numbered(WriterFactory):  # type: ignore[misc]
+        class Numbered(WriterFactory):  # type: ignore[misc]  # py7zr has no types
             """Opens a file for each member."""
 
             def create(self, filename: str) -> "_Writer":

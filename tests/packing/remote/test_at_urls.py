@@ -352,7 +352,7 @@ def test_damage_on_the_way_is_noticed(
     assert proxy.sent["/bucket/damage/b.tar"] >= 3 * (11 << 20)
 
     async def replaced(*_: Any, **options: Any) -> None:
-        raise bucket.Replaced
+        raise bucket.ReplacedError
 
     monkeypatch.setattr(target, "copy", replaced)  # by another program, while it is read back
     with pytest.raises(OutputError, match="damage/c.tar: arrives with other bytes than those that were sent"):
