@@ -46,11 +46,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
 from timing.ceiling import Ceiling, disk_rate
+from timing.command_line import add_pythons, add_record, interpreters, make_parser
 from timing.contenders import BEFORE, CONTENDERS, why_not
 from timing.course import Course, default_cache
 from timing.feature_figures import compare, print_ratios
 from timing.features import FEATURES
-from timing.process import check_out, interpreters
+from timing.process import check_out
 from timing.report import describe, describe_ceiling, print_report, summarise
 from timing.work import Work
 
@@ -223,9 +224,7 @@ def _compare_loaders(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument(
         "folder",
         type=Path,
@@ -293,16 +292,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder for the peers' formats (FOLDER.peers)",
     )
-    parser.add_argument(
-        "--python",
-        nargs="+",
-        default=[],
-        metavar="LOADER=PATH",
-        help="run a loader with this Python",
-    )
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write all figures to it"
-    )
+    add_pythons(parser)
+    add_record(parser, "all figures")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the figures")
     return parser
 

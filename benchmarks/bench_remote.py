@@ -12,7 +12,6 @@ are left out; --python names the interpreter of those that have their own.
 Figures are medians of --runs that alternate. All processes end with this one. Exit code 0.
 """
 
-import argparse
 import json
 import os
 import platform
@@ -27,7 +26,8 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from timing.process import interpreters
+
+from timing.command_line import add_pythons, add_record, interpreters, make_parser
 
 from benchmarks.remote.loaders import LOADERS
 from benchmarks.remote.peers import Peers
@@ -68,9 +68,7 @@ def _of_loader(one: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument(
         "folder",
         type=Path,
@@ -84,14 +82,8 @@ def main() -> int:
         metavar="MB/S",
         help="of the slower one (%(default)s)",
     )
-    parser.add_argument(
-        "--python",
-        nargs="+",
-        default=[],
-        metavar="LOADER=PATH",
-        help="run a loader with this Python",
-    )
-    parser.add_argument("--json", type=Path, help="file for the figures")
+    add_pythons(parser)
+    add_record(parser, "the figures")
     args = parser.parse_args()
     if args.runs < 1:
         parser.error(f"--runs {args.runs}: expected at least 1")

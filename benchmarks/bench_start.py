@@ -33,9 +33,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 from rich.console import Console
 from rich.table import Table
 from timing import page_cache
+from timing.command_line import add_pythons, add_record, interpreters, make_parser
 from timing.contenders import CONTENDERS, why_not
 from timing.course import default_cache
-from timing.process import ContenderError, ContenderProcess, Start, interpreters
+from timing.process import ContenderError, ContenderProcess, Start
 from timing.report import describe
 from timing.work import Work
 
@@ -224,9 +225,7 @@ def table_of(record: dict[str, Any]) -> Table:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("folder", type=Path, help="a packed set of RGB images")
     parser.add_argument(
         "--loaders",
@@ -248,14 +247,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--cache", type=Path, metavar="DIR", help="for the peers' formats"
     )
-    parser.add_argument(
-        "--python",
-        nargs="+",
-        default=[],
-        metavar="LOADER=PATH",
-        help="run a loader with this Python",
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all to it")
+    add_pythons(parser)
+    add_record(parser, "all")
     return parser
 
 

@@ -25,6 +25,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from timing.command_line import add_record, make_parser
 from timing.crops import random_window
 from timing.stored import stored_samples
 
@@ -63,15 +64,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("folder", type=Path, help="a packed set of JPEGs")
     parser.add_argument(
         "--libraries", nargs="+", default=["x86_64_v2", "x86_64_v3"], metavar="NAME"
     )
     parser.add_argument("--images", type=int, default=8)
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    add_record(parser, "the figures")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser
 

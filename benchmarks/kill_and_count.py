@@ -40,7 +40,8 @@ from counting.table import NAMES
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from timing.process import environment, interpreters
+from timing.command_line import add_pythons, add_record, interpreters, make_parser
+from timing.process import environment
 from timing.report import describe_machine
 
 PAIRS = ("2:2", "2:3", "3:2", "1:1", "3:3", "1:2", "2:1", "1:3", "3:1")
@@ -139,9 +140,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument(
         "--loaders",
         nargs="+",
@@ -163,16 +162,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=int, default=1, help="of the moments of the kills"
     )
-    parser.add_argument(
-        "--python",
-        nargs="+",
-        default=[],
-        metavar="LOADER=PATH",
-        help="run a loader with this Python",
-    )
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write all trials to it"
-    )
+    add_pythons(parser)
+    add_record(parser, "all trials")
     return parser
 
 

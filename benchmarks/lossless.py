@@ -7,7 +7,6 @@ of both sizes are made of them in --cache, then `bench.py` measures each: PNGs, 
 bands against rasterio, lossless WebP, and crops with seek points. On two idle cores it takes some ten minutes.
 """
 
-import argparse
 import io
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 
 import bench
 from PIL import Image
+from timing.command_line import make_parser
 from timing.stored import stored_images
 
 import gpuload
@@ -28,9 +28,7 @@ _LOADERS = ["torch", "opencv", "imagecodecs", "dali", "gpuload"]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("photos", type=Path, help="a split of photos of 500×375")
     parser.add_argument("large", type=Path, help="a split of photos of 1920×1280")
     parser.add_argument("--cache", type=Path, required=True, help="for the sets")

@@ -1,6 +1,5 @@
 """The benchmark's side of a contender's process: starting it, sending orders, ending it."""
 
-import argparse
 import atexit
 import contextlib
 import io
@@ -13,7 +12,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -192,21 +191,6 @@ class ContenderProcess:
             problem = ": ".join([f"its process ended with exit code {code}", *last])
         self.close()
         raise ContenderError(f"{self.name}: {problem}")
-
-
-def interpreters(
-    parser: argparse.ArgumentParser, pairs: list[str], names: Container[str]
-) -> dict[str, str]:
-    """--python as {loader: path}."""
-    paths = {}
-    for pair in pairs:
-        name, equals, path = pair.partition("=")
-        if not equals or name not in names:
-            parser.error(
-                f"--python {pair}: expected LOADER=PATH, such as ffcv=/opt/ffcv/bin/python"
-            )
-        paths[name] = path
-    return paths
 
 
 def check_out(commit: str) -> str:
