@@ -9,7 +9,7 @@ the constants of Vigna's splitmix64.c): the k-th output is a 64-bit finaliser of
 is available without those before it. Unsigned 64-bit arithmetic wraps in the same way on every machine.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -192,6 +192,20 @@ def uniform(key: int | U64, counters: npt.NDArray[np.integer]) -> F64:
 def between(drawn: F64, low: float | F64, high: float | F64) -> F64:
     """Uniform numbers in low..high, of those in 0..1."""
     return np.asarray(low + drawn * (high - low))
+
+
+def choose(drawn: F64, count: int, shares: Sequence[float] | None = None) -> I64:
+    """int64: one of 0..count-1 for each number in [0, 1), as often as their shares say.
+
+    Args:
+        drawn: Uniform numbers, of any shape.
+        count: Of what is chosen from.
+        shares: One for each, of any sum above 0; None: equal ones.
+    """
+    ends = np.cumsum(np.ones(count) if shares is None else shares)
+    # The last share ends at 1 whatever the rounding, and a draw is less.
+    chosen: I64 = np.searchsorted(ends[:-1] / ends[-1], drawn, side="right")
+    return chosen
 
 
 def permutation(key: int, count: int) -> I64:

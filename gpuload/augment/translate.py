@@ -282,8 +282,7 @@ class _PipelineReader:
         if padding is None and not if_needed:  # neither a fill nor a mode has an effect
             return Crop(name, kind, RandomCrop(), size)
         mode = step.padding_mode
-        fill = self.values.levels(step.fill, name) or 0
-        levels = tuple(map(round, fill)) if isinstance(fill, tuple) else round(fill)
+        levels = self._fill(step, name)
         is_constant = mode == "constant"
         crop = RandomCrop(padding, if_needed, levels if is_constant else 0, mode)
         left, top, right, bottom = _sides(padding)
@@ -305,9 +304,13 @@ class _PipelineReader:
             lopsided=lopsided,
         )
 
-    def read_zoom_out(self, step: Any, name: str) -> None:
+    def _fill(self, step: Any, name: str) -> Any:
+        """The level, or those of the channels, with which a step fills what it adds."""
         fill = self.values.levels(step.fill, name) or 0
-        levels = tuple(map(round, fill)) if isinstance(fill, tuple) else round(fill)
+        return tuple(map(round, fill)) if isinstance(fill, tuple) else round(fill)
+
+    def read_zoom_out(self, step: Any, name: str) -> None:
+        levels = self._fill(step, name)
         self.add_crop(
             Crop(
                 name,

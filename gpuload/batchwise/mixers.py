@@ -28,7 +28,7 @@ from gpuload.checks import (
     settings,
     several,
 )
-from gpuload.draws import CHOICE_DRAWS, EACH_CHOICE, Draws
+from gpuload.draws import CHOICE_DRAWS, EACH_CHOICE, Draws, choose
 from gpuload.errors import ArgumentError
 from gpuload.types import F64, I64
 
@@ -272,11 +272,7 @@ class RandomMixer(Mixer):
 
     def plan(self, draws: Draws, height: int, width: int) -> Mix:
         """As `Mixer.plan`."""
-        shares = np.cumsum(
-            self.p if self.p is not None else np.ones(len(self.transforms))
-        )
-        # The last share is 1 whatever the rounding, and a draw is less.
-        chosen = np.searchsorted(shares[:-1] / shares[-1], draws(0), side="right")
+        chosen = choose(draws(0), len(self.transforms), self.p)
         numbers = [
             CHOICE_DRAWS.part(
                 f"{type(transform).__name__} in a RandomMixer",

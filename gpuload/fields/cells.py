@@ -25,6 +25,11 @@ def is_whole(value: Any) -> bool:
     """Whether the value is an integer, or text that represents one."""
     if isinstance(value, str):
         return _WHOLE.fullmatch(value.strip()) is not None
+    return is_integer(value)
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a program gave an integer; a text is none, and a bool is not."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from gpuload.checks import FLAG, either, settings, several, shown
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.arrow_arrays import array_of
-from gpuload.fields.cells import is_whole
+from gpuload.fields.cells import is_integer, is_whole
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, FieldSpec, Kind, Origin, Parsed, read_each
 from gpuload.fields.motion import Motion
@@ -129,7 +129,7 @@ class TargetKind(Kind):
     ) -> Parsed:
         """float32 numbers, the same number of them in each sample; whole numbers in every sample are a field of kind
         "integers"."""
-        if values and all(map(_is_integer, values)):
+        if values and all(map(is_integer, values)):
             return IntegersKind().parse(where, name, values, classes, detail)
         arrays = read_each(
             where, name, values, _finite, "a finite number, or a list of these"
@@ -229,11 +229,6 @@ def _common_size(
                 f"{shown(values[0])}. Give each sample as many numbers"
             )
     return first.size * first.ndim
-
-
-def _is_integer(value: Any) -> bool:
-    """Whether a program gave a whole number; a text is none."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _as_float(value: Any) -> Any:

@@ -22,7 +22,12 @@ from gpuload.decode.open import (
 from gpuload.loader.config import LoaderConfig
 from gpuload.loader.pipeline import CorruptSamples, Pipeline
 from gpuload.order.budget import Budget
-from gpuload.order.plan import OrderPlan, plan_order, plan_order_by_tokens
+from gpuload.order.plan import (
+    OrderArguments,
+    OrderPlan,
+    plan_order,
+    plan_order_by_tokens,
+)
 from gpuload.output.arrays import Arrays, make_arrays
 from gpuload.output.collate import Collate
 from gpuload.read.batches import BatchReader, BucketedReader, WantedFields, check_space
@@ -79,29 +84,18 @@ def build_order(config: LoaderConfig, schedule: Schedule) -> OrderPlan:
     Raises:
         ArgumentError: arguments contradict each other, or do not fit the data.
     """
-    if isinstance(config.batch_size, Budget):
-        return plan_order_by_tokens(
-            config.data,
-            config.ranks,
-            config.batch_size,
-            schedule.grid,
-            config.shuffle,
-            config.seed,
-            drop_last=config.drop_last,
-            steps_per_epoch=config.steps_per_epoch,
-            sampling=config.sampling,
-        )
-    return plan_order(
+    wanted = OrderArguments(
         config.data,
         config.ranks,
-        config.batch_size,
         config.shuffle,
         config.seed,
-        drop_last=config.drop_last,
-        steps_per_epoch=config.steps_per_epoch,
-        sampling=config.sampling,
-        buckets=schedule.buckets,
+        config.drop_last,
+        config.steps_per_epoch,
+        config.sampling,
     )
+    if isinstance(config.batch_size, Budget):
+        return plan_order_by_tokens(wanted, config.batch_size, schedule.grid)
+    return plan_order(wanted, config.batch_size, schedule.buckets)
 
 
 def build_fields(config: LoaderConfig, schedule: Schedule, *, marks: bool) -> Collate:

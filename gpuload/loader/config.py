@@ -12,11 +12,9 @@ from gpuload.disk.dataset import Dataset
 from gpuload.fields.kind import FieldSpec
 from gpuload.loader.arguments import by_pictures
 from gpuload.machine.ranks import Ranks, find_ranks
-from gpuload.order.arguments import Balance, Mixture, Repeated, Shuffle, Weights
+from gpuload.order.arguments import AnySampling, DropLast, Mixture, Shuffle
 from gpuload.order.budget import Budget
 from gpuload.output.arrays import Output
-
-DropLast = bool | Literal["exact", "even"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class LoaderConfig:
     seed: int
     drop_last: DropLast
     steps_per_epoch: int | None
-    sampling: Balance | Weights | Repeated | None
+    sampling: AnySampling | None
     on_corrupt: OnCorrupt | None
     decoder: DecoderName | Dali | Both
     num_threads: int | None

@@ -130,99 +130,128 @@ def _count(name: str, value: Any) -> int:
     )
 
 
-def plan_order(
-    data: Dataset | Mixture,
-    ranks: Ranks,
-    batch_size: int,
-    shuffle: Shuffle | None,
-    seed: int,
-    *,
-    drop_last: DropLast,
-    steps_per_epoch: int | None = None,
-    sampling: AnySampling | None = None,
-    buckets: Buckets | None = None,
-) -> OrderPlan:
-    """The plan of a loader, of those of `DaliIterator`'s arguments that decide the order and its epochs.
+@dataclass(frozen=True)
+class OrderArguments:
+    """The arguments of a loader that decide any order and its epochs.
 
-    Args:
+    Attributes:
         data: A data set, or a mixture.
         ranks: This process among those that train together.
-        batch_size: Samples in a batch of this process.
         shuffle: How samples are mixed; None is stored order.
         seed: As of `DaliIterator`.
         drop_last: As of `DaliIterator`.
         steps_per_epoch: As of `DaliIterator`.
         sampling: As of `DaliIterator`.
+    """
+
+    data: Dataset | Mixture
+    ranks: Ranks
+    shuffle: Shuffle | None
+    seed: int
+    drop_last: DropLast
+    steps_per_epoch: int | None = None
+    sampling: AnySampling | None = None
+
+    @property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """The data set, or those that are mixed."""
+        return self.data.datasets if isinstance(self.data, Mixture) else (self.data,)
+
+    @property
+    def lanes(self) -> int:
+        """In how many parts shards are mixed, each by itself."""
+        return 1 if self.shuffle is None else self.shuffle.lanes
+
+    @property
+    def window(self) -> int:
+        """Shards that are mixed, and waited for, at a time."""
+        if self.shuffle is not None:
+            return self.shuffle.window
+        # Stored order mixes nothing: of a set at a URL, a batch waits for its own shard alone.
+        is_remote = any(dataset.cache is not None for dataset in self.datasets)
+        return 1 if is_remote else Shuffle().window
+
+    def settings(self) -> dict[str, Any]:
+        """Those of any order, as a state has them; those of others are as usual."""
+        return {
+            "seed": self.seed,
+            "shuffle": self.shuffle is not None,
+            "window": (self.shuffle or Shuffle()).window,
+            **_USUAL,
+        }
+
+
+def plan_order(
+    wanted: OrderArguments, batch_size: int, buckets: Buckets | None = None
+) -> OrderPlan:
+    """The plan of a loader whose batches have a number of samples.
+
+    Args:
+        wanted: What decides the order.
+        batch_size: Samples in a batch of this process.
         buckets: Output sizes of which each sample gets the nearest; None without any.
 
     Raises:
         ArgumentError: the arguments contradict each other, or do not fit the data.
         ShardError: with buckets, the size of a sample is not in the index.
     """
-    datasets = data.datasets if isinstance(data, Mixture) else (data,)
-    samplings = find_samplings(datasets, sampling, shuffle=shuffle is not None)
-    mixing = shuffle or Shuffle()
-    _check_divisions(drop_last, buckets, sampling, mixing)
-    share = _find_share(mixing.lanes, data, bool(samplings), ranks, batch_size)
-    if isinstance(sampling, Repeated) and ranks.world_size > 1:
+    ranks = wanted.ranks
+    is_shuffled = wanted.shuffle is not None
+    samplings = find_samplings(wanted.datasets, wanted.sampling, shuffle=is_shuffled)
+    _check_divisions(wanted, buckets)
+    share = _find_share(wanted, bool(samplings), batch_size)
+    if isinstance(wanted.sampling, Repeated) and ranks.world_size > 1:
         share = Share(ranks.rank, ranks.rank + 1, ranks.world_size)
-    epochs = _make_epochs(
-        data, ranks, batch_size, drop_last, share, steps_per_epoch, sampling
-    )
-    settings = _usual_settings(seed, shuffle)
-    settings["lanes"] = mixing.lanes
+    epochs = _make_epochs(wanted, batch_size, share)
+    settings = wanted.settings()
+    settings["lanes"] = wanted.lanes
     if samplings is not None:
         settings["sampling"] = _fingerprint_of(samplings)
     bucket_plan = None
     if buckets is not None:
-        is_whole = drop_last is not True and steps_per_epoch is None
-        bucket_plan = _plan_buckets(buckets, datasets, samplings is None, is_whole)
+        is_whole = wanted.drop_last is not True and wanted.steps_per_epoch is None
+        is_pass = samplings is None and len(wanted.datasets) == 1
+        bucket_plan = _plan_buckets(buckets, wanted.datasets, is_pass, is_whole)
         epochs = bucket_plan.epochs(epochs)
         settings["buckets"] = (
             f"{buckets.fingerprint}-{'whole' if is_whole else 'carried'}"
         )
         settings["bucket_batch"] = epochs.batch_size
-    unit = _schedule_unit(data)
+    unit = _schedule_unit(wanted.data)
     unit_samples = 1
     if unit != "sample":
         unit_samples = epochs.samples if unit == "epoch" else epochs.batch_size
         settings[f"samples_per_{unit}"] = unit_samples
-    window = _window(datasets, shuffle)
     make_stream = partial(
         Stream,
-        data,
+        wanted.data,
         samplings,
-        seed=seed,
-        window=window,
-        shuffle=shuffle is not None,
-        lanes=mixing.lanes,
+        seed=wanted.seed,
+        window=wanted.window,
+        shuffle=is_shuffled,
+        lanes=wanted.lanes,
         unit_samples=unit_samples,
     )
     return OrderPlan(
         make_stream,
         epochs,
         bucket_plan,
-        window,
-        _count_node_lanes(mixing.lanes, share, ranks),
-        data,
+        wanted.window,
+        _count_node_lanes(wanted.lanes, share, ranks),
+        wanted.data,
         settings,
         batch_size,
         batch_size,
     )
 
 
-def _check_divisions(
-    drop_last: DropLast,
-    buckets: Buckets | None,
-    sampling: AnySampling | None,
-    mixing: Shuffle,
-) -> None:
+def _check_divisions(wanted: OrderArguments, buckets: Buckets | None) -> None:
     """Raises ArgumentError for two things that divide batches in ways of their own."""
     divisions = [
-        drop_last == "even",
+        wanted.drop_last == "even",
         buckets is not None,
-        isinstance(sampling, Repeated),
-        mixing.lanes > 1,
+        isinstance(wanted.sampling, Repeated),
+        wanted.lanes > 1,
     ]
     if divisions.count(True) > 1:
         raise ArgumentError(
@@ -231,65 +260,40 @@ def _check_divisions(
         )
 
 
-def _make_epochs(
-    data: Dataset | Mixture,
-    ranks: Ranks,
-    batch_size: int,
-    drop_last: DropLast,
-    share: Share,
-    steps_per_epoch: int | None,
-    sampling: AnySampling | None,
-) -> Epochs:
+def _make_epochs(wanted: OrderArguments, batch_size: int, share: Share) -> Epochs:
     """The epochs of a loader without buckets.
 
     Raises:
         ArgumentError: an epoch has no batch.
     """
+    ranks = wanted.ranks
     global_batch = batch_size * ranks.world_size
-    pass_samples = len(data)
-    if sampling is not None and sampling.num_samples:
-        pass_samples = sampling.num_samples
-    is_virtual = steps_per_epoch is not None
+    pass_samples = len(wanted.data)
+    if wanted.sampling is not None and wanted.sampling.num_samples:
+        pass_samples = wanted.sampling.num_samples
+    samples = pass_samples
+    if wanted.steps_per_epoch is not None:
+        samples = wanted.steps_per_epoch * global_batch
     epochs = Epochs(
-        pass_samples if steps_per_epoch is None else steps_per_epoch * global_batch,
+        samples,
         global_batch,
-        drop_last,
+        wanted.drop_last,
         ranks.rank,
         ranks.world_size,
         share,
-        is_virtual=is_virtual,
+        is_virtual=wanted.steps_per_epoch is not None,
     )
     if not epochs.batches:
         raise ArgumentError(
             f"batch_size={batch_size}, world_size={ranks.world_size}: a batch of all ranks is larger than "
-            f"{data.folder} ({counted(pass_samples, 'sample')}), so an epoch has no batch. Use a smaller batch_size, "
-            "or drop_last=False"
+            f"{wanted.data.folder} ({counted(pass_samples, 'sample')}), so an epoch has no batch. Use a smaller "
+            "batch_size, or drop_last=False"
         )
     return epochs
 
 
 def _fingerprint_of(samplings: tuple[Sampling, ...]) -> str:
     return digest("".join(drawn.fingerprint for drawn in samplings).encode())
-
-
-def _usual_settings(seed: int, shuffle: Shuffle | None) -> dict[str, Any]:
-    """The settings of any order; those of others are as usual."""
-    window = (shuffle or Shuffle()).window
-    return {
-        "seed": seed,
-        "shuffle": shuffle is not None,
-        "window": window,
-        **_USUAL,
-    }
-
-
-def _window(datasets: tuple[Dataset, ...], shuffle: Shuffle | None) -> int:
-    """Shards that are mixed, and waited for, at a time."""
-    if shuffle is not None:
-        return shuffle.window
-    # Stored order mixes nothing: of a set at a URL, a batch waits for its own shard alone.
-    is_remote = any(dataset.cache is not None for dataset in datasets)
-    return 1 if is_remote else Shuffle().window
 
 
 def _count_node_lanes(lanes: int, share: Share, ranks: Ranks) -> int:
@@ -300,29 +304,14 @@ def _count_node_lanes(lanes: int, share: Share, ranks: Ranks) -> int:
 
 
 def plan_order_by_tokens(
-    data: Dataset | Mixture,
-    ranks: Ranks,
-    budget: Budget,
-    grid: PatchGrid | None,
-    shuffle: Shuffle | None,
-    seed: int,
-    *,
-    drop_last: DropLast,
-    steps_per_epoch: int | None = None,
-    sampling: AnySampling | None = None,
+    wanted: OrderArguments, budget: Budget, grid: PatchGrid | None
 ) -> OrderPlan:
     """The plan of a loader whose batches have a budget of tokens. An epoch is a pass.
 
     Args:
-        data: As of `plan_order`.
-        ranks: As of `plan_order`.
+        wanted: What decides the order, without what needs other epochs.
         budget: Tokens in a batch of each rank, and what divides its samples.
         grid: How images are divided into patches; None, where they are not, is refused.
-        shuffle: As of `plan_order`.
-        seed: As of `plan_order`.
-        drop_last: As of `plan_order`.
-        steps_per_epoch: As of `plan_order`; refused, since an epoch is a pass.
-        sampling: Refused, as for a mixture.
 
     Raises:
         ArgumentError: the arguments contradict each other, or do not fit the data.
@@ -333,17 +322,9 @@ def plan_order_by_tokens(
             "batch_size=Budget(...): counts the patches of images of their own sizes. Use "
             "augment=gpuload.Augment(None, gpuload.Patches(...))"
         )
-    lanes = 1 if shuffle is None else shuffle.lanes
-    _check_for_budget(
-        {
-            "a mixture": isinstance(data, Mixture),
-            "sampling=": sampling is not None,
-            "steps_per_epoch=": steps_per_epoch is not None,
-            "Shuffle(lanes=...)": lanes > 1,
-            "drop_last='even'": drop_last == "even",
-        }
-    )
-    assert isinstance(data, Dataset)
+    _check_for_budget(wanted)
+    ranks = wanted.ranks
+    (data,) = wanted.datasets
     multiple = budget.multiple or ranks.world_size
     if multiple % ranks.world_size:
         raise ArgumentError(
@@ -351,18 +332,23 @@ def plan_order_by_tokens(
             "many samples"
         )
     batch_tokens = budget.tokens * ranks.world_size
+    drops_rest = wanted.drop_last is True
     bucket_plan = _plan_lengths(
-        data, grid, batch_tokens, multiple, drops_rest=drop_last is True
+        data, grid, batch_tokens, multiple, drops_rest=drops_rest
     )
-    window = _window((data,), shuffle)
     make_stream = partial(
-        Stream, data, None, seed=seed, window=window, shuffle=shuffle is not None
+        Stream,
+        data,
+        None,
+        seed=wanted.seed,
+        window=wanted.window,
+        shuffle=wanted.shuffle is not None,
     )
     sizes = bucket_plan.batch_sizes
     epochs = TokenEpochs(
         len(data),
         int(sizes.max()),
-        drop_last,
+        wanted.drop_last,
         ranks.rank,
         ranks.world_size,
         plan=bucket_plan,
@@ -373,7 +359,7 @@ def plan_order_by_tokens(
             f"Budget(tokens={budget.tokens}): {data.folder} has {counted(len(data), 'sample')}, fewer than "
             f"{multiple}, so an epoch has no batch. Use a smaller multiple, or drop_last=False"
         )
-    settings = _usual_settings(seed, shuffle)
+    settings = wanted.settings()
     settings["buckets"] = grid.fingerprint
     settings["batch_tokens"] = batch_tokens
     settings["batch_multiple"] = multiple
@@ -381,7 +367,7 @@ def plan_order_by_tokens(
         make_stream,
         epochs,
         bucket_plan,
-        window,
+        wanted.window,
         1,
         data,
         settings,
@@ -390,12 +376,15 @@ def plan_order_by_tokens(
     )
 
 
-def _check_for_budget(given: Mapping[str, bool]) -> None:
-    """Raises ArgumentError for arguments that need other epochs than a budget has.
-
-    Args:
-        given: Whether each was given, by its name in the message.
-    """
+def _check_for_budget(wanted: OrderArguments) -> None:
+    """Raises ArgumentError for arguments that need other epochs than a budget has."""
+    given = {
+        "a mixture": isinstance(wanted.data, Mixture),
+        "sampling=": wanted.sampling is not None,
+        "steps_per_epoch=": wanted.steps_per_epoch is not None,
+        "Shuffle(lanes=...)": wanted.lanes > 1,
+        "drop_last='even'": wanted.drop_last == "even",
+    }
     for name, is_given in given.items():
         if is_given:
             raise ArgumentError(
@@ -441,10 +430,11 @@ def _plan_buckets(
     """Costs O(samples) once, and one byte for each.
 
     Args:
-        is_pass: A pass has each sample once.
+        buckets: Output sizes.
+        datasets: One, or those of a mixture.
+        is_pass: A pass has each sample of a single data set once.
         is_whole: As for `BucketPlan`.
     """
-    is_pass = is_pass and len(datasets) == 1
     if is_whole and not is_pass:
         raise ArgumentError(
             "Buckets, drop_last=False: with a mixture or sampling= each epoch has other samples in a bucket, so their "
@@ -477,9 +467,7 @@ def _image_sizes(dataset: Dataset, user: str) -> I64:
     return sizes
 
 
-def _find_share(
-    lanes: int, data: Dataset | Mixture, is_sampled: bool, ranks: Ranks, batch_size: int
-) -> Share:
+def _find_share(wanted: OrderArguments, is_sampled: bool, batch_size: int) -> Share:
     """A rank's own lanes; all where it has none: of one rank, or where ranks or batches cannot be divided by lanes.
 
     Warns where lanes are of no use.
@@ -487,17 +475,18 @@ def _find_share(
     Raises:
         ArgumentError: arguments that lanes do not go with, or more lanes than shards.
     """
+    lanes = wanted.lanes
+    ranks = wanted.ranks
     if lanes == 1:
         return ALL
-    filled = (
-        0
-        if isinstance(data, Mixture) or is_sampled
-        else int(np.count_nonzero(data.shard_sizes))
-    )
+    filled = 0
+    if isinstance(wanted.data, Dataset) and not is_sampled:
+        filled = int(np.count_nonzero(wanted.data.shard_sizes))
     if lanes > filled:
         raise ArgumentError(
             f"Shuffle(lanes={lanes}): expected a single data set without sampling=, with a shard of samples for each "
-            f"lane; {data.folder} has {filled} that can be divided. Use fewer lanes, or pack with a smaller --maxcount"
+            f"lane; {wanted.data.folder} has {filled} that can be divided. Use fewer lanes, or pack with a smaller "
+            "--maxcount"
         )
     if ranks.world_size == 1:
         return ALL

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import pyarrow as pa
 from braceexpand import braceexpand
@@ -56,6 +56,7 @@ from gpuload.packing.in_place import (
     numbers_of_lists,
     pictures_in,
 )
+from gpuload.packing.options import Missing
 from gpuload.packing.output import as_line, cannot_write, describe, write_lines
 from gpuload.packing.own_files import REJECTED_NAME
 from gpuload.packing.scan import (
@@ -85,9 +86,6 @@ _WHOLE_SET_FILES = (
     REJECTED_NAME,
 )
 _GIVE = "Give tars, for instance 'shards/train-{000..127}.tar'"
-
-
-Missing = Literal["fail", "skip"]
 
 
 @checked(

@@ -29,6 +29,7 @@ from gpuload.fields.field import LABEL, Field
 from gpuload.fields.images import POINTS
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import numbers_of
+from gpuload.packing.options import Missing
 from gpuload.packing.output import cannot_write
 from gpuload.sources.columns import Features, open_batches
 from gpuload.sources.files import readable
@@ -36,7 +37,6 @@ from gpuload.store.files import temporaries
 from gpuload.store.url import refuse_urls
 from gpuload.types import I64
 
-Missing = Literal["fail", "skip"]
 Duplicates = Literal["fail", "first"]
 
 _BATCH_ROWS = 8_192

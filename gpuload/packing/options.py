@@ -59,6 +59,10 @@ def _as_size(value: Any) -> WidthHeight:
     return width, height
 
 
+# What becomes of a sample that lacks what others have, where shards stay as they are.
+Missing = Literal["fail", "skip"]
+
+
 def _as_bytes(value: Any) -> int:
     return COUNT.read(parse_size(value) if isinstance(value, str) else value)
 

@@ -17,7 +17,7 @@ from gpuload.checks import (
     settings,
     several,
 )
-from gpuload.draws import Draws
+from gpuload.draws import Draws, choose
 from gpuload.errors import ArgumentError
 from gpuload.transforms.erasing import RandomErasing
 from gpuload.transforms.ops import ARGS, FIRST_OWN
@@ -197,10 +197,7 @@ class RandomChoice(_OfOthers):
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         """As `Transform`."""
-        shares = np.cumsum(
-            self.p if self.p is not None else np.ones(len(self.transforms))
-        )
-        chosen = np.searchsorted(shares[:-1] / shares[-1], draws(0), side="right")
+        chosen = choose(draws(0), len(self.transforms), self.p)
         return join(
             [
                 steps.only(chosen == index)

@@ -18,7 +18,7 @@ import gpuload
 from gpuload import ArgumentError, Shuffle
 from gpuload.machine.ranks import Ranks
 from gpuload.order.epoch import ALL, EpochOrder, Share
-from gpuload.order.plan import plan_order
+from gpuload.order.plan import OrderArguments, plan_order
 from gpuload.order.stream import Epochs
 
 
@@ -117,7 +117,7 @@ def test_the_lanes_of_a_rank(
     """None: those that cannot have lanes of their own are told."""
     message = rf"lanes={lanes}\): {ranks.world_size} ranks with batch_size={batch_size} cannot have"
     with pytest.warns(UserWarning, match=message) if expected is None else nullcontext():
-        plan = plan_order(gpuload.Dataset(packed), ranks, batch_size, Shuffle(lanes=lanes), 0, drop_last=True)
+        plan = plan_order(OrderArguments(gpuload.Dataset(packed), ranks, Shuffle(lanes=lanes), 0, True), batch_size)
     assert plan.epochs.share == (expected or ALL) and plan.node_lanes == node
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from PIL import Image
 
 from gpuload.errors import DecodeError, SourceError, some_of
+from gpuload.fields.cells import is_integer
 from gpuload.fields.registry import all_kinds
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources import listing
@@ -236,7 +237,7 @@ def _image_column(row: Row) -> str | None:
 
 def _label_column(row: Row) -> str | None:
     """The only column of whole numbers that is called as a class, or the one beside the image."""
-    numbers = [name for name, value in row.items() if is_whole_number(value)]
+    numbers = [name for name, value in row.items() if is_integer(value)]
     named = [name for name in numbers if name.lower() in _CLASS_NAMES]
     if len(row.keys() - {listing.NAME}) == 2:
         named = named or numbers  # an image and its class
@@ -274,10 +275,6 @@ def size_of(image: bytes) -> tuple[int, int]:
             return opened.size
     except Exception as error:  # Pillow's parsers may raise anything
         raise DecodeError(f"its image has no size ({error})") from None
-
-
-def is_whole_number(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _is_packed(value: Any) -> bool:
