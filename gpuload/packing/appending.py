@@ -27,7 +27,9 @@ def match_listing(
     """The listing, with the class numbers of the set to which it is appended, and its joined fields apart.
 
     Args:
+        listing: Of the new samples.
         base: Manifest of each split of the set, by name.
+        options: Of the run.
 
     Raises:
         SourceError: its fields differ from those of the set, only one of the two names its classes, or splits number

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from gpuload.checks import FLAG, Rule, as_items, as_text, check, nearest
 from gpuload.counted import progress_bar
@@ -103,8 +103,8 @@ def pack(
     _check_setting_names(settings)
     progress = check("pack", "progress", progress, FLAG)
     own_splits = check("pack", "own_splits", own_splits, FLAG)
-    given: Mapping[str, Any] = settings  # the rules read more types than it holds
-    options = PackOptions(**given)
+    # Its rules read more types than it holds.
+    options = PackOptions(**cast("dict[str, Any]", settings))
     path_options = {
         "from_": from_,
         "labels": labels,

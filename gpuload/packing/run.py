@@ -269,12 +269,10 @@ class PackingRun:
         """Writes index and manifest of a split: of the rows that were there, and those of the new shards."""
         folder = self.output.path / split.name
         old = self.output.read_base(split.name)
+        base = self.output.base_folder(split.name)
+        before = [base / index_file.FILE_NAME] if old.shards else []
         new_rows = self._files_of_rows(split)
-        files = list(new_rows)
-        if old.shards:
-            base = self.output.base_folder(split.name)
-            files.insert(0, base / index_file.FILE_NAME)
-        opened = [open_batches(file) for file in files]
+        opened = list(map(open_batches, [*before, *new_rows]))
         points = any(has_seek_points(schema) for schema, _ in opened)
         rows = chain.from_iterable(batches for _, batches in opened)
         manifest = self._summary(split, old)
@@ -399,7 +397,9 @@ class PackingRun:
         """The report of the run.
 
         Args:
+            manifests: Of all splits.
             kept: Notes of the output on what it left where it is.
+            elapsed_s: How long the run took, in seconds.
         """
         total = ShardReport()
         for of_split in self.totals.values():

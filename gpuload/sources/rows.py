@@ -31,18 +31,15 @@ from gpuload.fields.pictures import PictureKind
 from gpuload.fields.registry import all_kinds
 from gpuload.formats import (
     FloatRange,
-    Raster,
     channels_last,
     converted,
     in_color_space,
     is_srgb,
     raster_of_image,
     refuse_lost_meaning,
-    refuse_lost_numbers,
     unknown_range,
 )
 from gpuload.formats.raster import EIGHT_BITS
-from gpuload.machine.untrusted import open_regular
 from gpuload.pictures import reason_of
 from gpuload.sources import listing
 from gpuload.sources.files import (
@@ -52,6 +49,15 @@ from gpuload.sources.files import (
     read_at,
     read_file,
     readable,
+)
+from gpuload.sources.loaded import (
+    REFUSED,
+    blob_of_mask,
+    blob_of_raster,
+    file_of,
+    file_with,
+    npy_bytes,
+    tiff_of,
 )
 from gpuload.types import Array, ClassNames
 
@@ -63,7 +69,6 @@ _ROWS = "samples.jsonl"
 _KINDS = "samples.json"
 _NPY = b"\x93NUMPY"
 _FLOATS = b"\0floats: "  # begins an image of floats, whose white all of them tell
-_REFUSED = b"\0refused: "  # begins what is spooled of an image that cannot be converted
 # What `Findings` holds besides the rejections that a spool keeps.
 _KEPT_FINDINGS = (
     "notes",
@@ -170,8 +175,8 @@ def read_spool(scratch: Path, address: str, white: int, mode: str) -> bytes | Ar
     """
     offset, size = map(int, address.split(":"))
     blob = read_at(scratch / _BLOBS, offset, size)
-    if blob.startswith(_REFUSED):
-        raise DecodeError(blob.removeprefix(_REFUSED).decode())
+    if blob.startswith(REFUSED):
+        raise DecodeError(blob.removeprefix(REFUSED).decode())
     if blob.startswith(_FLOATS):
         return _floats(_array_of_npy(blob.removeprefix(_FLOATS)), white, mode)
     if blob.startswith(_NPY):
@@ -188,7 +193,7 @@ def _floats(image: Array, white: int, mode: str) -> bytes | Array:
     if mode == "RGB":
         raise unknown_range(image)
     if image.shape[2:] == (1,) and image.dtype == np.float32:  # as Pillow has it
-        return _tiff_of(Image.fromarray(image.squeeze(2)), b"")
+        return tiff_of(Image.fromarray(image.squeeze(2)), b"")
     return image
 
 
@@ -454,18 +459,18 @@ class _RowReader:
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value)
         if isinstance(value, Image.Image):
-            if (file := _file_of(value)) is not None:
+            if (file := file_of(value)) is not None:
                 return file
             if kind == "image":
                 return self._blob_of_picture(value)
             if kind in ("mask", PictureKind.name):
-                return _blob_of_mask(value)
+                return blob_of_mask(value)
         array = self._array_of(value, kind)
         if kind == "image" and not self._source.options.as_stored:
             array = channels_last(array)
             if array.dtype.kind == "f":
                 return self._blob_of_floats(array)
-        return _npy_bytes(array)
+        return npy_bytes(array)
 
     def _array_of(self, value: Any, kind: str) -> Array:
         """Raises SourceError if a value is no array of numbers."""
@@ -486,7 +491,7 @@ class _RowReader:
     def _blob_of_floats(self, image: Array) -> bytes:
         """An image whose values may be levels, which is known when all of them are."""
         self.floats = self.floats.including(image)
-        return _FLOATS + _npy_bytes(image)
+        return _FLOATS + npy_bytes(image)
 
     def _refuse_no_picture(self, value: Any, kind: str) -> None:
         """Raises SourceError if the value is None, or a list of pictures in place of an image."""
@@ -505,22 +510,22 @@ class _RowReader:
         try:
             refuse_lost_meaning(picture, conversion)
             if conversion.changes_values:  # which the packer does with each file
-                return _file_with(picture)
+                return file_with(picture)
             raster = raster_of_image(picture)
             values = raster.values
             are_floats = values is not None and values.dtype.kind == "f"
             if are_floats and not self._source.options.as_stored:
                 return self._blob_of_floats(np.asarray(values))
             if self._source.options.follows:
-                return _blob_of_raster(raster)
+                return blob_of_raster(raster)
             image = converted(raster, conversion)
             profile = b""
             if isinstance(image, Image.Image):
                 image, profile = in_color_space(image, raster.profile, conversion.icc)
         except (DecodeError, OSError) as error:
-            return _REFUSED + str(error).encode()
+            return REFUSED + str(error).encode()
         except Exception as error:  # Pillow's parsers may raise anything, also of Exif
-            return _REFUSED + f"cannot be decoded: {reason_of(error)}".encode()
+            return REFUSED + f"cannot be decoded: {reason_of(error)}".encode()
         self.remarks.update(raster.remarks)
         if isinstance(image, Image.Image) and not is_srgb(profile):
             file = io.BytesIO()
@@ -528,120 +533,7 @@ class _RowReader:
                 file, "TIFF", icc_profile=profile
             )  # an array has no place for it
             return file.getvalue()
-        return _npy_bytes(np.asarray(image))
-
-
-def _blob_of_raster(raster: Raster) -> bytes:
-    """The values of a PIL image for a set whose mode is not known yet.
-
-    A file, which the packer converts as any other; an array where no file of Pillow's holds the values.
-    """
-    if raster.image is not None:
-        return _file_of_levels(raster.image, raster.profile)
-    values = raster.values
-    assert values is not None
-    if values.shape[2] == 1:
-        return _tiff_of(Image.fromarray(values.squeeze(2)), raster.profile)
-    return _npy_bytes(values)
-
-
-def _file_of_levels(image: Image.Image, profile: bytes) -> bytes:
-    """A file with all values of a PIL image of 8 bits or fewer, and its transparency."""
-    if image.mode in ("La", "RGBa", "PA"):
-        image = image.convert("LA" if image.mode == "La" else "RGBA")
-    file = io.BytesIO()
-    if image.has_transparency_data or image.mode in ("1", "P"):
-        image.save(file, "PNG", icc_profile=profile or None, compress_level=1)
-        return file.getvalue()
-    if profile:  # PNM has no place for it
-        is_held = image.mode in ("L", "CMYK")
-        return _tiff_of(image if is_held else image.convert("RGB"), profile)
-    (image if image.mode == "L" else image.convert("RGB")).save(file, "PPM")
-    return file.getvalue()
-
-
-def _tiff_of(image: Image.Image, profile: bytes) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "TIFF", icc_profile=profile or None)
-    return file.getvalue()
-
-
-def _file_of(picture: Image.Image) -> bytes | None:
-    """The bytes of the file from which a PIL image was opened, where nothing was done with it yet; else None."""
-    file = getattr(picture, "fp", None)
-    if file is None or not getattr(picture, "tile", None) or picture.tell() != 0:
-        return None
-    try:
-        position = file.tell()
-        file.seek(0)
-        data: bytes = file.read()
-        file.seek(position)
-        with Image.open(io.BytesIO(data)) as again:
-            is_same = (again.format, again.mode, again.size) == (
-                picture.format,
-                picture.mode,
-                picture.size,
-            )
-    except (OSError, ValueError):
-        return None
-    return data if is_same else None
-
-
-def _file_of_loaded(picture: Image.Image) -> bytes | None:
-    """The bytes of the file from which a PIL image was loaded, where that can still be read and has the same pixels."""
-    for read in (_read_again, _read_by_name):
-        try:
-            data = read(picture)
-            with Image.open(io.BytesIO(data)) as again:
-                is_same = again.mode == picture.mode and again.size == picture.size
-                if is_same and again.tobytes() == picture.tobytes():
-                    return data
-        except (
-            Exception
-        ):  # it is closed, gone or another; Pillow's parsers may raise anything
-            continue
-    return None
-
-
-def _read_again(picture: Image.Image) -> bytes:
-    """All of the open file that Pillow keeps of a loaded PNG."""
-    file = picture._fp  # type: ignore[attr-defined]  # of its plugins
-    file.seek(0)
-    data: bytes = file.read()
-    return data
-
-
-def _read_by_name(picture: Image.Image) -> bytes:
-    with open_regular(Path(picture.filename)) as file:  # type: ignore[attr-defined]  # of its plugins
-        return file.read()
-
-
-def _file_with(picture: Image.Image) -> bytes:
-    """A file with all values of a PIL image."""
-    file = io.BytesIO()
-    picture.save(file, "TIFF" if picture.mode in ("I", "F", "CMYK") else "PNG")
-    return file.getvalue()
-
-
-def _blob_of_mask(picture: Image.Image) -> bytes:
-    """A mask as a TIFF, which has each of Pillow's modes with one number for a pixel, its palette and orientation; or
-    the reason why its numbers are not those of its file."""
-    stored = _file_of_loaded(picture) if picture.format == "PNG" else None
-    if stored is not None:
-        return stored
-    try:
-        refuse_lost_numbers(picture)
-    except DecodeError as error:
-        return _REFUSED + str(error).encode()
-    file = io.BytesIO()
-    picture.save(file, "PNG" if picture.mode in ("P", "RGBA", "LA") else "TIFF")
-    return file.getvalue()
-
-
-def _npy_bytes(array: Array) -> bytes:
-    file = io.BytesIO()
-    np.save(file, np.ascontiguousarray(array), allow_pickle=False)
-    return file.getvalue()
+        return npy_bytes(np.asarray(image))
 
 
 def _list(
