@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuload import ArgumentError, draws
-from gpuload.draws import each_key, make_key, permutation, random_bits, uniform
+from gpuload.draws import choose, each_key, make_key, permutation, random_bits, uniform
 
 
 def test_random_bits_are_splitmix64() -> None:
@@ -81,3 +81,17 @@ def test_a_range_gives_nobody_the_numbers_of_another(first: int, count: int, sta
     else:
         with pytest.raises(ArgumentError, match=rf"mine: asks for draw number {k}, expected 0..{size - 1}. Use fewer"):
             part.number(k)
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        (None, [0, 0, 0, 1, 2, 2]),  # equal ones
+        ((1, 2, 1), [0, 0, 1, 1, 1, 2]),
+        ((0, 1, 0), [1, 1, 1, 1, 1, 1]),  # what has no share is never chosen
+    ],
+)
+def test_choices_follow_their_shares(shares: tuple[float, ...] | None, expected: list[int]) -> None:
+    below_1 = float(np.nextafter(1, 0))
+    drawn = np.array([0, 0.24, 0.3, 0.5, 0.7, below_1])
+    assert choose(drawn, 3, shares).tolist() == expected
