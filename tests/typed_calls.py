@@ -73,6 +73,7 @@ with gpuload.DaliIterator("shards/train", 8, augment=augment, sampling=gpuload.B
     assert_type(loader.padding, int)
     assert_type(loader.dataset, gpuload.Dataset | gpuload.Mixture)
     loader.set_epoch("3")  # type: ignore[arg-type]
+gpuload.DaliIterator("shards/train", 8, augment={"image": augment, "right": augment})
 gpuload.DaliIterator(mixture, gpuload.Budget(16_384, multiple=8), augment={0: augment, 6: augment}, drop_last="exact")
 gpuload.DaliIterator("shards/train", 8)  # type: ignore[call-arg]
 gpuload.DaliIterator("shards/train", 8.5, augment=augment)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from gpuload.augment.views import (
     Form,
     Interpolation,
     Layout,
+    Measured,
     Normalize,
     PlannedFunction,
     View,
@@ -221,9 +222,7 @@ class Augment:
                     f"{type(transform).__name__}: needs images of one size, thus Augment(size=…)"
                 )
 
-    def check_pixels(
-        self, pixels: Pixels, measured: tuple[Any, Any] = (None, None)
-    ) -> None:
+    def check_pixels(self, pixels: Pixels, measured: Measured = (None, None)) -> None:
         """Checks it against the pixels of a set.
 
         Args:

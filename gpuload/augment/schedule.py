@@ -7,7 +7,7 @@ from copy import copy
 from typing import Any, TypeVar
 
 from gpuload.augment.augment import Augment
-from gpuload.augment.views import Form
+from gpuload.augment.views import Form, Measured
 from gpuload.checks import check, shown, whole
 from gpuload.errors import ArgumentError
 from gpuload.fields.images import GRAY, RGB, Pixels
@@ -16,6 +16,8 @@ from gpuload.types import HeightWidth
 
 T = TypeVar("T")
 Augments = Augment | Sequence[Augment]  # one view of each sample, or several
+ByEpoch = Mapping[int, Augments]  # by the first epoch in which they are used
+ByPicture = Mapping[str, Augments | ByEpoch]  # by the name of the picture
 
 # What may differ between the forms of epochs.
 _FREE = (
@@ -48,7 +50,7 @@ class Schedule:
             which one has others than another; functions that are called in other numbers of processes.
     """
 
-    def __init__(self, augment: Augments | Mapping[int, Augments]) -> None:
+    def __init__(self, augment: Augments | ByEpoch) -> None:
         by_epoch = _by_first_epoch(augment)
         if 0 not in by_epoch:
             raise ArgumentError(
@@ -89,9 +91,7 @@ class Schedule:
         processes = [setting.processes for setting in planned]
         self.processes = _shared("Function(processes)", processes, 0)
 
-    def fitted(
-        self, stored: Pixels, is_raw: bool, measured: tuple[Any, Any]
-    ) -> "Schedule":
+    def fitted(self, stored: Pixels, is_raw: bool, measured: Measured) -> "Schedule":
         """The same schedule for images that are stored as these pixels.
 
         Args:
@@ -155,7 +155,7 @@ class Schedule:
 
 
 def _by_first_epoch(
-    augment: Augments | Mapping[int, Augments],
+    augment: Augments | ByEpoch,
 ) -> dict[int, tuple[Augment, ...]]:
     """The views by the first epoch in which they are made."""
     stages = augment if isinstance(augment, Mapping) else {0: augment}

@@ -1,7 +1,7 @@
 """How the images of a batch become its views: `View`, drawn for each batch, and `Form`, the same for all of them."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from gpuload.types import I32, I64, U64, Bools
 Interpolation = Literal["bilinear", "bicubic", "random"]
 DType = Literal["float32", "float16", "bfloat16", "uint8"]
 Layout = Literal["NCHW", "channels_last"]
+
+# Mean and std of a set, as its packer has measured them; None where it has not.
+Measured = tuple[tuple[float, ...] | None, tuple[float, ...] | None]
 
 _NUMBERS = "three numbers (R, G, B), for pixels in 0..1, or one a channel"
 _MEAN = several(number(-LARGEST, LARGEST, ""), _NUMBERS)
@@ -49,7 +52,7 @@ class Normalize:
             )
 
     def check_pixels(
-        self, pixels: Pixels, are: str, measured: tuple[Any, Any] = (None, None)
+        self, pixels: Pixels, are: str, measured: Measured = (None, None)
     ) -> None:
         """Raises ArgumentError where they are of another number of channels, or above 1 for pixels that are not floats.
 

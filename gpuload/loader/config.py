@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpuload.augment import Augment
-from gpuload.augment.schedule import Augments
+from gpuload.augment.schedule import Augments, ByEpoch
 from gpuload.batchwise import BatchTransform
 from gpuload.decode.arguments import Both, Dali, DecoderName, OnCorrupt
 from gpuload.disk.dataset import Dataset
@@ -45,7 +45,7 @@ class LoaderConfig:
 
     data: Dataset | Mixture
     batch_size: int | Budget
-    augment: Augments | Mapping[int, Augments]
+    augment: Augments | ByEpoch
     alone: Mapping[str, Augment]
     fields: tuple[str | FieldSpec, ...]
     keys: tuple[str, ...] | None

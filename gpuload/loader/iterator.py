@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from gpuload.augment.schedule import Augments, Schedule
+from gpuload.augment.schedule import Augments, ByEpoch, ByPicture, Schedule
 from gpuload.batchwise import BatchTransform
 from gpuload.checks import (
     ANYTHING,
@@ -149,7 +149,7 @@ class DaliIterator:
         data: str | Path | Dataset | Mixture,
         batch_size: int | Budget,
         *,
-        augment: Augments | Mapping[int, Augments],
+        augment: Augments | ByEpoch | ByPicture,
         fields: Sequence[str | FieldSpec] | Mapping[str, str | FieldSpec] = (
             "image",
             "label",
@@ -230,7 +230,7 @@ class DaliIterator:
         return self.config.fields
 
     @property
-    def augment(self) -> Augments | Mapping[Any, Augments]:
+    def augment(self) -> Augments | ByEpoch | ByPicture:
         """As it was given."""
         return self._given_augment
 
