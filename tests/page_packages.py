@@ -3,8 +3,9 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from snippets import ROOT, blocks
@@ -50,3 +51,26 @@ def python_with(installed: Path, folder: Path) -> Run:
         return done
 
     return python
+
+
+def suites_run(run: Run, folder: Path, suites: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Runs test suites, given by the names of their modules, in one process.
+
+    Returns:
+        Of each class, such as "test_rig.TestRig", the outcomes of its tests by name: "passed", "failed" or "skipped".
+    """
+    for name, suite in suites.items():
+        (folder / f"{name}.py").write_text(suite)
+    record = folder / "outcomes.xml"
+    paths = [folder / f"{name}.py" for name in suites]
+    run("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", folder, "--junitxml", record, *paths, code=1)
+    words = {"failure": "failed", "error": "failed", "skipped": "skipped"}
+    outcomes: dict[str, dict[str, str]] = {}
+    for case in ElementTree.parse(record).iter("testcase"):
+        marks = [words[child.tag] for child in case if child.tag in words]
+        outcomes.setdefault(case.attrib["classname"], {})[case.attrib["name"]] = marks[0] if marks else "passed"
+    return outcomes
+
+
+def failed(outcomes: Mapping[str, str]) -> list[str]:
+    return [name for name, outcome in outcomes.items() if outcome == "failed"]

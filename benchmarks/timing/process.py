@@ -210,6 +210,10 @@ def check_out(commit: str) -> str:
     python.chmod(0o700)
     build = folder / "tools" / "build_kernels.py"
     if build.exists():  # an older commit has numba compile them
+        libraries = Path("gpuload", "kernels", "lib")
+        # The build leaves those as they are whose sources are the same there.
+        if (root / libraries).exists():
+            shutil.copytree(root / libraries, folder / libraries, dirs_exist_ok=True)
         subprocess.run([python, build], capture_output=True, check=True)
     return str(python)
 

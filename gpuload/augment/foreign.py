@@ -6,8 +6,9 @@ its code says: it is known if its code is the same, instruction by instruction, 
 
 from collections.abc import Callable, Iterable
 from dis import get_instructions
+from functools import cache
 from inspect import CO_NESTED
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from gpuload.errors import ArgumentError
@@ -93,7 +94,11 @@ def _code_of(function: Any) -> Code | None:
         or function.__defaults__
     ):
         return None
-    code = function.__code__
+    return _instructions_of(function.__code__)
+
+
+@cache
+def _instructions_of(code: CodeType) -> Code:
     # Variables are numbered, so that their names do not matter.
     instructions = [
         (

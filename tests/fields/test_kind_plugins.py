@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from images import encode, photo
-from page_packages import PagePackage, Run, python_with
+from page_packages import PagePackage, Run, failed, python_with, suites_run
 
 import gpuload
 
@@ -51,15 +51,14 @@ class Greedy(MomentKind):
 class TestGreedy(TestMoment):
     kind = Greedy
 """
-    (tmp_path / "test_moment.py").write_text(head + PACKAGE.suite + greedy)
-    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path / "test_moment.py")
-    assert "6 passed" in run(*command, "-k", "TestMoment").stdout
-    done = run(*command, "-k", "TestGreedy and claims", code=1)
-    assert "test_it_claims_no_values_of_other_kinds" in done.stdout
-    (tmp_path / "test_moment.py").write_text(
-        head + PACKAGE.suite.replace("1_000_000", "1").replace('"yesterday", ', "")
-    )
-    done = run(*command, code=1)
-    assert "1 failed, 5 passed" in done.stdout and "test_its_values_come_in_batches" in done.stdout
-    (tmp_path / "test_moment.py").write_text(head + PACKAGE.suite.replace('"yesterday"', '"1970-01-01T00:00:01+00:00"'))
-    assert "1 failed, 5 passed" in run(*command, code=1).stdout
+    suites = {
+        "test_moment": head + PACKAGE.suite + greedy,
+        "test_other_value": head + PACKAGE.suite.replace("1_000_000", "1").replace('"yesterday", ', ""),
+        "test_no_fault": head + PACKAGE.suite.replace('"yesterday"', '"1970-01-01T00:00:01+00:00"'),
+    }
+    outcomes = suites_run(run, tmp_path, suites)
+    assert list(outcomes["test_moment.TestMoment"].values()) == ["passed"] * 6
+    assert "test_it_claims_no_values_of_other_kinds" in failed(outcomes["test_moment.TestGreedy"])
+    other_value = outcomes["test_other_value.TestMoment"]
+    assert len(other_value) == 6 and failed(other_value) == ["test_its_values_come_in_batches"]
+    assert len(failed(outcomes["test_no_fault.TestMoment"])) == 1

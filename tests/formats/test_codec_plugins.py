@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from page_packages import PagePackage, Run, python_with
+from page_packages import PagePackage, Run, failed, python_with, suites_run
 from PIL import Image
 from reading import rejected_of
 
@@ -72,15 +72,11 @@ def test_a_package_adds_a_format(run: Run, tmp_path: Path) -> None:
 def test_the_suite_of_the_page(run: Run, tmp_path: Path) -> None:
     """It passes for the page's codec, and fails for one whose values are wrong."""
     head = "import numpy as np\nimport gpuload\nfrom mrc_codec import MrcCodec\n\n"
-    (tmp_path / "test_mrc.py").write_text(head + PACKAGE.suite)
-    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path / "test_mrc.py")
-    assert "7 passed" in done.stdout
     wrong = PACKAGE.suite.replace("values.tobytes(), values)", "values.tobytes(), values + 1)")
     assert wrong != PACKAGE.suite
-    (tmp_path / "test_mrc.py").write_text(head + wrong)
-    tests = ("-k", "values or damaged", tmp_path / "test_mrc.py")
-    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, code=1)
-    assert "1 failed, 1 passed" in done.stdout and "test_its_sizes_and_values_are_right" in done.stdout
+    outcomes = suites_run(run, tmp_path, {"test_mrc": head + PACKAGE.suite, "test_wrong": head + wrong})
+    assert list(outcomes["test_mrc.TestMrc"].values()) == ["passed"] * 7
+    assert failed(outcomes["test_wrong.TestMrc"]) == ["test_its_sizes_and_values_are_right"]
 
 
 class Unfinished(gpuload.Codec):

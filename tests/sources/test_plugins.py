@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from images import encode, photo
-from page_packages import PagePackage, Run, python_with
+from page_packages import PagePackage, Run, failed, python_with, suites_run
 
 import gpuload
 from gpuload.cli import parser_of
@@ -76,9 +76,6 @@ def test_the_suite_of_the_page(run: Run, tmp_path: Path) -> None:
     (tmp_path / "photos" / "1.jpg").write_bytes(encode(photo(1, 50, 40)))
     head = "from pathlib import Path\n\nimport gpuload\nfrom rig_source import RigSource\n\n"
     source = PACKAGE.suite.replace('Path("photos/1.jpg")', f"Path({str(tmp_path / 'photos' / '1.jpg')!r})")
-    (tmp_path / "test_rig.py").write_text(head + source)
-    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_rig.py")
-    assert "7 passed, 1 skipped" in done.stdout
     restless = """
 class Restless(RigSource):
     def rows(self, findings):
@@ -88,9 +85,9 @@ class Restless(RigSource):
 class TestRestless(TestRig):
     kind, recognised = Restless, True
 """
-    (tmp_path / "test_rig.py").write_text(head + source + restless)
-    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_rig.py::TestRestless", code=1)
-    assert "test_it_lists_its_samples_the_same_each_time" in done.stdout
+    outcomes = suites_run(run, tmp_path, {"test_rig": head + source + restless})
+    assert sorted(outcomes["test_rig.TestRig"].values()) == ["passed"] * 7 + ["skipped"]
+    assert "test_it_lists_its_samples_the_same_each_time" in failed(outcomes["test_rig.TestRestless"])
 
 
 def test_a_fault_of_a_package_is_called_its_own(run: Run, tmp_path: Path) -> None:
