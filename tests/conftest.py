@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import calm_threads  # noqa: F401 - before NumPy and torch
 import check_torchvision
 import numpy as np
 import packed_fields

@@ -77,7 +77,7 @@ def maps_to_output(moved: np.ndarray, number: int) -> np.ndarray | None:
     for (x, y), (u, v, _) in zip(stored[seen], moved[seen], strict=True):
         rows.append([x, y, 1, 0, 0, 0, -u * x, -u * y, -u])
         rows.append([0, 0, 0, x, y, 1, -v * x, -v * y, -v])
-    *_, right = np.linalg.svd(np.array(rows, np.float64) / 100)
+    *_, right = np.linalg.svd(np.array(rows, np.float64) / 100, full_matrices=False)
     return right[-1].reshape(3, 3) / right[-1, -1]
 
 
