@@ -67,10 +67,11 @@ from gpuload.packing.scan import (
     scan_shard,
     scan_url,
 )
+from gpuload.sources.known_samples import LOST, KnownFolder
 from gpuload.sources.list_numbers import ListNumbers
 from gpuload.sources.listing import Rejection, some_of
 from gpuload.sources.numbering import read_classes
-from gpuload.sources.tars import numbered_picture
+from gpuload.sources.tars import counts_of_lists, numbered_picture
 from gpuload.store.files import temporaries, write_atomically
 from gpuload.store.hub import is_pinned, pinned, place_of
 from gpuload.store.objects import expand_url
@@ -152,6 +153,7 @@ def index_shards(
         else:
             scanned.append(scan_url(shard, names))
         watch(len(scanned), len(shards))
+    scanned = [_with_known(shard, missing) for shard in scanned]
     _refuse_missing_images(scanned)
     fields = _fields(scanned)
     scanned = [_with_all(shard, fields[1:], missing) for shard in scanned]
@@ -359,7 +361,7 @@ def _with_all(
     if not complete:
         names = ["an image", *(field.member for field in fields)]
         raise ShardError(f"{shard.path}: no sample has all of {', '.join(names)}")
-    return replace(shard, samples=complete, rejected=rejected)
+    return replace(shard, samples=complete, rejected=[*shard.rejected, *rejected])
 
 
 def _with_whole_lists(
@@ -397,6 +399,33 @@ def _with_whole_lists(
             )
         checked_shards.append(replace(shard, samples=whole, rejected=rejected))
     return checked_shards
+
+
+def _with_known(shard: ScannedShard, missing: Missing) -> ScannedShard:
+    """The shard with the samples that have all pictures which they had when gpuload packed it, if it did.
+
+    Raises:
+        ShardError: as `_with_all`.
+    """
+    if not isinstance(shard.path, Path):
+        return shard
+    known = KnownFolder(shard.path.parent).shard(shard.path.name)
+    whole = []
+    lost = []
+    for sample in shard.samples:
+        ends = (split_name(member.name)[1] for member in sample.members)
+        fault = known.fault(sample.row["key"], counts_of_lists(ends))
+        if fault:
+            lost.append(Rejection(sample.row["source"], fault))
+        else:
+            whole.append(sample)
+    keys = known.lost(sample.row["key"] for sample in shard.samples)
+    lost += [Rejection(f"{shard.path.name}/{key}", LOST) for key in keys]
+    if lost and missing == "fail":
+        raise ShardError(
+            f"{shard.path}: {lost[0].source!r} {lost[0].reason}. `--missing skip` leaves such samples out"
+        )
+    return replace(shard, samples=whole, rejected=[*shard.rejected, *lost])
 
 
 def _write(

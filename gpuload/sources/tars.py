@@ -30,6 +30,7 @@ from gpuload.sources.files import (
     read_at,
     readable,
 )
+from gpuload.sources.known_samples import LOST, KnownFolder, KnownSamples
 from gpuload.sources.list_numbers import ListNumbers
 from gpuload.sources.listing import NO_IMAGE, SPLIT
 from gpuload.sources.source import CERTAIN, LAYOUT, Row, Sight, Source, SourceOptions
@@ -147,22 +148,15 @@ class TarsSource(Source):
             _tell_others(Folder(self._local), names, findings)
             splits = self.splits_of(names, findings)
         packed = _Packed(fields)
+        known_folders = self._known_folders(findings)
         for number, path in enumerate(self._paths):
-            for sample in self._samples(path, image, findings):
-                name = f"{self._name_of(path)}/{sample.name}"
-                fault = self._fault(sample, name, fields)
-                if fault:
-                    findings.reject(name, fault)
-                    continue
+            known = known_folders[path.parent].shard(path.name)
+            samples = self._whole_samples(path, image, fields, known, findings)
+            for name, sample in samples:
                 packed.add(sample)
                 row = self._row(number, name, sample, fields, image)
                 yield {**row, SPLIT: splits[number]} if splits else row
         self._tell_about(packed, image, fields, findings)
-
-    def _fault(self, sample: "_TarSample", name: str, fields: Sequence[Field]) -> str:
-        """Why a sample is left out; "" if it is packed."""
-        fault = sample.fault(name, fields, self._may_lack_image)
-        return fault or sample.fault_of_lists(fields, self._list_numbers)
 
     def _tell_about(
         self,
@@ -185,6 +179,52 @@ class TarsSource(Source):
             self._tell_images_alone(packed, findings)
         if packed.count and image is None and packed.holds_dotted_pictures:
             self._ask_what_dots_mean(packed)
+
+    def _whole_samples(
+        self,
+        path: Path,
+        image: Field | None,
+        fields: Sequence[Field],
+        known: KnownSamples,
+        findings: Findings,
+    ) -> Iterator[tuple[str, "_TarSample"]]:
+        """The samples of a shard that have all fields, with their names; rejects all others.
+
+        Args:
+            path: Of the shard.
+            image: As `_find_fields` gives it.
+            fields: As `_find_fields` gives them.
+            known: What the index of its folder says of the shard.
+            findings: Receives what is rejected.
+        """
+        keys = set[str]()
+        for sample in self._samples(path, image, findings):
+            keys.add(sample.key)
+            name = f"{self._name_of(path)}/{sample.name}"
+            fault = sample.fault(name, fields, self._may_lack_image)
+            fault = fault or sample.fault_of_lists(fields, self._list_numbers)
+            fault = fault or known.fault(sample.key, counts_of_lists(sample.members))
+            if fault:
+                findings.reject(name, fault)
+            else:
+                yield name, sample
+        for key in known.lost(keys):
+            findings.reject(f"{self._name_of(path)}/{key}", LOST)
+
+    def _known_folders(self, findings: Findings) -> dict[Path, KnownFolder]:
+        """What is known of the shards in each folder, with a note where some are gone."""
+        folders = {path.parent: KnownFolder(path.parent) for path in self._paths}
+        for folder, known in folders.items():
+            if known.fault:
+                findings.notes.append(
+                    f"what shards may have lost is not known: {known.fault}"
+                )
+            gone = [name for name in known.shards if not (folder / name).exists()]
+            if gone and self._local.is_dir():
+                findings.notes.append(
+                    f"{folder}: {some_of(gone)}, which its manifest.json names, is not there"
+                )
+        return folders
 
     def _find_fields(
         self, findings: Findings
@@ -647,6 +687,16 @@ def numbers_of_list(members: Iterable[str], field: Field) -> dict[str, int]:
         if (parts["name"] or "images") == field.name:
             numbers[end] = int(parts["number"])
     return dict(sorted(numbers.items(), key=lambda member: member[1]))
+
+
+def counts_of_lists(ends: Iterable[str]) -> Counter[str]:
+    """The number of members that lists have in a sample, by their names, whether files or pixels.
+
+    Args:
+        ends: Extensions of all members of the sample.
+    """
+    numbered = filter(None, map(_NUMBERED.fullmatch, ends))
+    return Counter(parts["name"] or "images" for parts in numbered)
 
 
 def _field_of(extension: str, members: Sequence[tuple[Path, Member]]) -> Field | None:
