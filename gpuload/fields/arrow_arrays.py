@@ -22,6 +22,8 @@ _OFFSETS = {
     pa.large_binary(): np.int64,
 }
 _LARGEST_OFFSET = 2**31 - 1
+# All integers below are floats of the type.
+_END_OF_INTEGERS = {pa.float32(): 2**24, pa.float64(): 2**53}
 _NUMBERS = (
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
 )
@@ -50,18 +52,43 @@ def array_of(
     """
     if kind is not None and not len(values):
         return pa.nulls(0, kind)
+    array = _laid_out(values, kind)
+    return _other(values, kind) if array is None else array
+
+
+def _laid_out(
+    values: npt.NDArray[Any] | Sequence[Any], kind: pa.DataType | None
+) -> pa.Array | None:
+    """The array as it is laid out here; None if Arrow has to make it."""
     if isinstance(values, np.ndarray):
-        numbers = _with_kind(values, kind)
-        return _other(values, kind) if numbers is None else _numbers(numbers)
+        return _numbers(_with_kind(values, kind))
+    if kind is None:
+        return None
     if kind in _OFFSETS:
         return _texts(values, kind)
-    if kind is not None and pa.types.is_list(kind):
-        has_nulls = any(value is None for value in values)
-        return _other(values, kind) if has_nulls else _lists(values, kind)
-    if kind is not None and pa.types.is_integer(kind):
-        numbers = _with_kind(np.array(values), kind)
-        return _other(values, kind) if numbers is None else _numbers(numbers)
-    return _other(values, kind)
+    if pa.types.is_list(kind):
+        return _lists(values, kind)
+    if pa.types.is_fixed_size_list(kind):
+        return _lists_of_one_size(values, kind)
+    if pa.types.is_integer(kind):
+        return _numbers(_with_kind(np.array(values), kind))
+    if kind in _END_OF_INTEGERS:
+        return _numbers(_floats(values, kind))
+    return None
+
+
+def _floats(values: Sequence[Any], kind: pa.DataType) -> npt.NDArray[Any] | None:
+    """Floats and integers as floats of `kind`; None if there are others, or some that it may not hold."""
+    types = set(map(type, values))
+    if types - {float, int}:
+        return None
+    try:
+        floats = np.array(values, np.float64)
+    except OverflowError:  # by an integer
+        return None
+    dtype = dtype_of(kind)
+    end = _END_OF_INTEGERS[kind] if int in types else np.finfo(dtype).max
+    return None if (np.abs(floats) >= end).any() else floats.astype(dtype)
 
 
 def _with_kind(
@@ -78,7 +105,9 @@ def _with_kind(
     return converted if np.array_equal(converted, values) else None
 
 
-def _numbers(values: npt.NDArray[Any]) -> pa.Array:
+def _numbers(values: npt.NDArray[Any] | None) -> pa.Array | None:
+    if values is None:
+        return None
     kind = pa.from_numpy_dtype(values.dtype)
     stored = np.ascontiguousarray(values)
     if values.dtype.kind == "b":
@@ -86,23 +115,38 @@ def _numbers(values: npt.NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(stored)])
 
 
-def _texts(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _texts(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if set(map(type, values)) - {str if is_text else bytes}:
-        return _other(values, kind)
+        return None
     encoded = [text.encode() for text in values] if is_text else values
     ends = np.cumsum([0, *map(len, encoded)])
     if ends[-1] > _LARGEST_OFFSET and _OFFSETS[kind] is np.int32:
-        return _other(values, kind)
+        return None
     offsets = pa.py_buffer(ends.astype(_OFFSETS[kind]))
     content = pa.py_buffer(b"".join(encoded))
     return pa.Array.from_buffers(kind, len(values), [None, offsets, content])
 
 
-def _lists(values: Sequence[Sequence[Any]], kind: pa.DataType) -> pa.Array:
-    ends = np.cumsum([0, *map(len, values)])
-    flat = array_of(list(chain.from_iterable(values)), kind.value_type)
+def _lists(
+    values: Sequence[Sequence[Any] | None], kind: pa.DataType
+) -> pa.Array | None:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    ends = np.cumsum([0, *map(len, known)])
+    flat = array_of(list(chain.from_iterable(known)), kind.value_type)
     return pa.ListArray.from_arrays(array_of(ends, pa.int32()), flat, type=kind)
+
+
+def _lists_of_one_size(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
+    sizes = {
+        len(value) if isinstance(value, list | tuple) else None for value in values
+    }
+    if sizes != {kind.list_size}:
+        return None
+    flat = array_of(list(chain.from_iterable(values)), kind.value_type)
+    return pa.FixedSizeListArray.from_arrays(flat, type=kind)
 
 
 def _other(values: Any, kind: pa.DataType | None) -> pa.Array:
