@@ -154,9 +154,11 @@ class RunState:
         """
         path = scratch / STATE_NAME
         try:
-            state = json.loads(path.read_text(encoding="utf-8"))
+            # Without `joined`: written until 2026-11.
+            text = path.read_text(encoding="utf-8")
+            state: dict[str, Any] = {"joined": (), **json.loads(text)}
             for name in ("fields", "joined"):
-                state[name] = tuple(map(Field.from_json, state.get(name, ())))
+                state[name] = tuple(map(Field.from_json, state[name]))
             if state["classes"] is not None:
                 state["classes"] = tuple(state["classes"])
             state["rejected"] = [Rejection(**entry) for entry in state["rejected"]]
