@@ -125,6 +125,8 @@ class IndexShards:
                 f"note: {counted(without_end, 'JPEG')} cut short, without an end marker; `python -m gpuload verify` "
                 "names the images that do not decode, and `pack` leaves them out"
             )
+        for note in manifest.packing.get("notes", ()):
+            say(f"note: {note}")
         splits = named_splits([shard.name for shard in manifest.shards])
         if len(splits) > 1:
             say(

@@ -49,6 +49,7 @@ from gpuload.errors import (
     SourceError,
 )
 from gpuload.fields.field import IMAGE, LABEL, Field
+from gpuload.fields.picture_lists import PicturesKind
 from gpuload.fields.registry import index_schema
 from gpuload.packing.in_place import (
     columns_of_pictures,
@@ -68,7 +69,7 @@ from gpuload.packing.scan import (
     scan_url,
 )
 from gpuload.sources.known_samples import LOST, KnownFolder
-from gpuload.sources.list_numbers import ListNumbers
+from gpuload.sources.list_numbers import ListLengths, ListNumbers
 from gpuload.sources.listing import Rejection, some_of
 from gpuload.sources.numbering import read_classes
 from gpuload.sources.tars import counts_of_lists, numbered_picture
@@ -428,6 +429,20 @@ def _with_known(shard: ScannedShard, missing: Missing) -> ScannedShard:
     return replace(shard, samples=whole, rejected=[*shard.rejected, *lost])
 
 
+def _notes_on_lists(
+    scanned: Sequence[ScannedShard], fields: Iterable[Field]
+) -> list[str]:
+    """As `ListLengths.notes`, of the lists among the fields."""
+    lengths = ListLengths()
+    for shard in scanned:
+        for sample in shard.samples:
+            for name, pictures in sample.pictures.lists.items():
+                lengths.add(name, len(pictures), sample.row["source"])
+    return lengths.notes(
+        field.name for field in fields if field.kind == PicturesKind.name
+    )
+
+
 def _write(
     folder: Path,
     scanned: Sequence[ScannedShard],
@@ -454,6 +469,8 @@ def _write(
         packing["without_end"] = without_end
     if rejected:
         packing["rejected"] = len(rejected)
+    if notes := _notes_on_lists(scanned, fields):
+        packing["notes"] = notes
     infos = tuple(_shard_info(shard, folder) for shard in scanned)
     manifest = Manifest(infos, fields, classes, packing=packing)
     write_timm_info(folder, {folder: manifest})

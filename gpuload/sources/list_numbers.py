@@ -4,7 +4,11 @@ Pictures of two lists belong together by their places, so closing up the numbers
 that follow it wrongly.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+
+_LEAST_LISTS = 10  # by which a usual length is known
+_USUAL_SHARE = 0.9  # of lists that have the usual length
 
 
 class ListNumbers:
@@ -58,3 +62,43 @@ class ListNumbers:
                     f"number, here {self._least}, and have no gaps, unless all of the set have the same numbers"
                 )
         return ""
+
+
+class ListLengths:
+    """How long the lists of pictures of samples are, by name.
+
+    A list that has lost its last pictures is whole by its numbers. Where nearly all have one length and none is
+    longer, the shorter ones may have lost some.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[int]] = {}
+        self._first: dict[tuple[str, int], str] = {}
+
+    def add(self, name: str, length: int, sample: str) -> None:
+        """Adds a list.
+
+        Args:
+            name: Of the list.
+            length: The number of its pictures.
+            sample: The name of its sample.
+        """
+        self._counts.setdefault(name, Counter())[length] += 1
+        self._first.setdefault((name, length), sample)
+
+    def notes(self, names: Iterable[str]) -> list[str]:
+        """A sentence for each of these lists of which some may have lost pictures."""
+        notes = []
+        for name in names:
+            counts = self._counts.get(name, Counter())
+            longest = max(counts, default=0)
+            total = counts.total()
+            shorter = total - counts[longest]
+            is_usual = total >= _LEAST_LISTS and counts[longest] >= _USUAL_SHARE * total
+            if shorter and is_usual:
+                first = self._first[name, min(counts)]
+                notes.append(
+                    f"{shorter:,} of {total:,} lists {name} have fewer than {longest} pictures, such as that of "
+                    f"{first!r}: whether they have lost their last ones, nothing tells"
+                )
+        return notes

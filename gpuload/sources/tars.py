@@ -31,7 +31,7 @@ from gpuload.sources.files import (
     readable,
 )
 from gpuload.sources.known_samples import LOST, KnownFolder, KnownSamples
-from gpuload.sources.list_numbers import ListNumbers
+from gpuload.sources.list_numbers import ListLengths, ListNumbers
 from gpuload.sources.listing import NO_IMAGE, SPLIT
 from gpuload.sources.source import CERTAIN, LAYOUT, Row, Sight, Source, SourceOptions
 from gpuload.sources.stores.unpacked import (
@@ -234,7 +234,7 @@ class TarsSource(Source):
         if self.options.images_alone:
             fields = ()
         elif fields is None:
-            fields = self._guess(image)
+            fields = self._guess(image, findings)
         findings.fields = {field.name: field for field in fields}
         findings.kinds = {field.name: field.kind for field in fields}
         if image is not None and image.name != "image":
@@ -294,7 +294,7 @@ class TarsSource(Source):
                     f"is a {kind}, not a regular file",
                 )
 
-    def _guess(self, image: Field | None) -> tuple[Field, ...]:
+    def _guess(self, image: Field | None, findings: Findings) -> tuple[Field, ...]:
         """The fields of foreign shards: one for each extension that most samples have, in the order of appearance."""
         survey = _ForeignSamples()
         for path in self._paths:
@@ -304,6 +304,8 @@ class TarsSource(Source):
         self._may_lack_image = survey.are_lists
         fields = survey.fields()
         self._list_numbers = survey.list_numbers(fields)
+        names = [field.name for field in fields if field.kind == PicturesKind.name]
+        findings.notes.extend(survey.list_lengths.notes(names))
         return fields
 
     def _row(
@@ -512,6 +514,7 @@ class _ForeignSamples:
     Attributes:
         count: Of these samples.
         in_lists: Those of them whose image is the first picture of a list.
+        list_lengths: Of their lists of pictures.
     """
 
     def __init__(self) -> None:
@@ -520,12 +523,14 @@ class _ForeignSamples:
         self._having = Counter[str]()  # samples by what they have
         self._first_members: dict[str, list[tuple[Path, Member]]] = {}
         self._list_numbers: dict[str, ListNumbers] = {}
+        self.list_lengths = ListLengths()
 
     def add(self, tar: Path, sample: _TarSample) -> None:
         self.count += 1
         self.in_lists += sample.begins_a_list
         for name, numbers in sample.lists().items():
             self._list_numbers.setdefault(name, ListNumbers()).add(numbers)
+            self.list_lengths.add(name, len(numbers), sample.name)
         for end, member in sample.parts().items():
             self._having[end] += 1
             members = self._first_members.setdefault(end, [])

@@ -107,3 +107,20 @@ def test_index_misses_them(folder: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert sorted(rejected_of(tmp_path / "index")) == [f"shard-000000.tar/{keys[1]}", f"shard-000001.tar/{keys[2]}.jpg"]
     left = gpuload.Dataset(tmp_path / "index")
     assert left.keys(range(2)) == [keys[0], keys[3]] and len(left) == 2
+
+
+@pytest.mark.parametrize(
+    ("lengths", "is_noted"), [([3] * 9 + [2], True), ([3] * 8 + [2, 2], False), ([3] * 9 + [4], False)]
+)
+def test_few_shorter_lists_of_others_are_noted(
+    tmp_path: Path, lengths: list[int], is_noted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which may be so, or may have lost pictures."""
+    picture = encode(photo(1), "PNG")
+    files = {f"{key:02d}.frames.{place}.png": picture for key, length in enumerate(lengths) for place in range(length)}
+    tar = write_tar(tmp_path / "tars" / "x.tar", files)
+    note = "1 of 10 lists frames have fewer than 3 pictures, such as that of 'NAME': whether they have lost their last"
+    assert main(["index", str(tar)]) == 0
+    assert (note.replace("NAME", "x.tar/09.frames.0.png") in capsys.readouterr().out) is is_noted
+    assert main(["pack", str(tar), str(tmp_path / "out"), "--workers", "1"]) == 0
+    assert (note.replace("NAME", "09.frames.0.png") in capsys.readouterr().out) is is_noted
