@@ -14,7 +14,6 @@ from gpuload.fields.picture_lists import PicturesKind, any_member, list_columns
 from gpuload.fields.pictures import PictureKind
 from gpuload.formats.modes import common_mode
 from gpuload.sources.tars import (
-    list_ends,
     list_field,
     numbered_picture,
     numbers_of_list,
@@ -50,17 +49,23 @@ def members_of_pictures(
         encodings: Extensions of images.
     """
     single = dict[str, Member]()
-    lists = dict[str, list[Member]]()
+    numbered_members = dict[str, list[tuple[int, Member]]]()
+    names_of_lists = dict[str, None]()
     for extension, member in by_end.items():
         name, _, encoding = extension.rpartition(".")
+        is_picture = encoding in encodings and extension not in MaskKind.members
         numbered = numbered_picture(extension)
-        if encoding not in encodings or extension in MaskKind.members:
-            continue
         if numbered is not None:
-            ends = list_ends(by_end, list_field(numbered.list_name))
-            lists[numbered.list_name] = [by_end[end] for end in ends]
-        elif name and member != image:
+            members = numbered_members.setdefault(numbered.list_name, [])
+            members.append((numbered.number, member))
+            if is_picture:
+                names_of_lists[numbered.list_name] = None
+        elif is_picture and name and member != image:
             single[name] = member
+    lists = dict[str, list[Member]]()
+    for list_name in names_of_lists:
+        members = sorted(numbered_members[list_name], key=lambda entry: entry[0])
+        lists[list_name] = [member for _, member in members]
     return single, lists
 
 
