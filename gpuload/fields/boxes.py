@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
@@ -302,8 +303,12 @@ class BoxesKind(Kind):
         return "instances" if f"{name}_masks" in sample else self.name
 
     def pick(self, name: str, sample: Mapping[str, Any]) -> Any:
-        boxes = np.asarray(sample[name], np.float64).reshape(-1, 4).tolist()
-        return [boxes, list(sample.get(f"{name}_class", [0] * len(boxes)))]
+        boxes = sample[name]
+        with suppress(TypeError, ValueError):  # what is none, `parse` names
+            boxes = np.asarray(boxes, np.float64).reshape(-1, 4).tolist()
+        count = len(boxes) if isinstance(boxes, Sequence) else 0
+        classes = sample.get(f"{name}_class", [0] * count)
+        return [boxes, [] if classes is None else list(classes)]
 
     def parse_cell(self, cell: Any) -> Any:
         rows = [list(box) for box in parse_list(cell)]

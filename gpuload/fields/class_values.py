@@ -47,7 +47,13 @@ def number_classes(
         if not isinstance(value, _CLASSES) or not str(value).strip()
     ]
     if no_classes:
-        raise column.refusal("numbers or names", no_classes)
+        is_list = hasattr(no_classes[0], "__len__") and not isinstance(
+            no_classes[0], str
+        )
+        advice = "Give several labels as 'labels', and of one-hot rows the number"
+        raise column.refusal(
+            "numbers or names", no_classes, *([advice] if is_list else [])
+        )
     different = list(dict.fromkeys(values))
     if all(map(is_whole, different)):
         number_of = column.read_numbers(different, classes)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload.errors import DecodeError
-from gpuload.formats.conversion import as_levels
+from gpuload.formats.conversion import as_levels, channels_last
 from gpuload.formats.files import open_file
 from gpuload.formats.raster import Conversion, Raster
 from gpuload.formats.registry import codec_of
@@ -73,7 +73,9 @@ def _refuse_channels_first(array: Array) -> None:
     if array.ndim != 3:
         return
     first, height, width = array.shape
-    if 1 <= first <= _MOST_COLORS and min(height, width) > _MOST_CHANNELS_LAST:
+    is_short = 1 <= first <= _MOST_COLORS and min(height, width) > _MOST_CHANNELS_LAST
+    is_square = first < height == width and width > _MOST_COLORS
+    if is_short or is_square:
         raise DecodeError(
             f"is an array {array.shape}, whose channels come first: give (height, width, channels), as "
             "array.transpose(1, 2, 0) is"
@@ -166,6 +168,8 @@ def followed_mode(
     if isinstance(data, bytes) and data.startswith(npy.START):
         data = npy.read_array(data)
     if isinstance(data, np.ndarray):
+        if asked.bands is None:
+            _refuse_channels_first(channels_last(data))
         array = as_levels(data) if floats_are_levels else data
         bands = 1 if array.ndim == 2 else array.shape[-1]
         return FollowedMode(_name_of(array.dtype, bands, asked, _ARRAY_TYPES))

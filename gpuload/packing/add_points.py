@@ -13,6 +13,7 @@ from gpuload.disk import Manifest
 from gpuload.disk.commit import settle
 from gpuload.disk.dataset import Dataset
 from gpuload.disk.index import POINTS_COLUMN
+from gpuload.disk.places import packed_folder
 from gpuload.errors import ArgumentError, ShardError
 from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import Field
@@ -43,6 +44,7 @@ def add_points(
         ArgumentError: its shards lie at URLs. FormatError, ShardError: as `Dataset`. OutputError: the index cannot be
             written.
     """
+    folder = packed_folder(Path(folder))
     dataset = Dataset(folder)
     shards = len(dataset.shard_paths)
     images_with_points = 0
@@ -60,9 +62,9 @@ def add_points(
         cannot_write("Free some space", folder),
         ThreadPoolExecutor(count_cores()) as pool,
     ):
-        settle(Path(folder))
+        settle(folder)
         rows = all_rows(pool)
-        manifest = describe(Path(folder), dataset.manifest, rows, points=True)
+        manifest = describe(folder, dataset.manifest, rows, points=True)
     return manifest, images_with_points
 
 

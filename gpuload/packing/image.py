@@ -503,7 +503,7 @@ def _store_array(
     bands = array[..., None] if array.ndim == 2 else array
     is_gray = encoding.mode == "RGB" and bands.shape[2:] == (1,)
     pixels = GRAY if is_gray else encoding.pixels
-    _refuse_array(array, pixels)
+    _refuse_array(array, pixels, encoding.mode)
     values = np.ascontiguousarray(bands, pixels.stored)
     if encoding.encode == "raw" and encoding.mode != "RGB":
         placement = _place(values.shape[1::-1], encoding)
@@ -514,17 +514,33 @@ def _store_array(
     return _encode(image, "array", measured, encoding)
 
 
-def _refuse_array(array: npt.NDArray[np.generic], pixels: Pixels) -> None:
-    """Raises DecodeError unless an array is an image of a mode; 64-bit floats are rounded to 32."""
+def _refuse_array(array: npt.NDArray[np.generic], pixels: Pixels, mode: str) -> None:
+    """Raises DecodeError unless an array is an image of a mode; 64-bit floats are rounded to 32.
+
+    Args:
+        array: The image.
+        pixels: What it is to be, which is gray also in sets of colours.
+        mode: Of the set.
+    """
     channels = array.shape[2] if array.ndim == 3 else 1
     is_image = array.ndim in (2, 3) and array.size and channels == pixels.channels
     is_rounded = array.dtype.kind == "f" and pixels.dtype == "float32"
     is_held = is_rounded or np.can_cast(array.dtype, np.dtype(pixels.dtype), "safe")
-    if not is_image or not is_held or array.dtype == bool:
-        raise DecodeError(
-            f"is an array {array.shape} of {array.dtype}; for mode {pixels.mode} it must be (height, width, "
-            f"{pixels.channels}) of {pixels.dtype}"
-        )
+    if is_image and is_held and array.dtype != bool:
+        return
+    gray = "(height, width) or " if mode == "RGB" or pixels.channels == 1 else ""
+    last = 3 if mode == "RGB" else pixels.channels
+    advice = ""
+    if array.dtype == bool:
+        advice = ". Booleans do not tell which level is white: give array * np.uint8(255), or call class numbers 'mask'"
+    elif array.ndim == 3 and array.shape[0] < min(array.shape[1:]) and not is_image:
+        advice = ". If its channels come first, give array.transpose(1, 2, 0)"
+    elif is_image and array.dtype.kind in "iu":
+        advice = f". If its values fit, give array.astype(np.{pixels.dtype})"
+    raise DecodeError(
+        f"is an array {array.shape} of {array.dtype}; for mode {mode} it must be {gray}(height, width, {last}) of "
+        f"{pixels.dtype}{advice}"
+    )
 
 
 def _store_changed(

@@ -8,7 +8,7 @@ into one file beside the index. The manifest, which names that file, is replaced
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -22,6 +22,7 @@ from gpuload.disk.dataset import Dataset
 from gpuload.disk.index import index_digests
 from gpuload.disk.joined import joined_schema
 from gpuload.disk.manifest import FILE_NAME, JOINED_NAME, JoinedFile, Manifest
+from gpuload.disk.places import packed_folder
 from gpuload.errors import ArgumentError, SourceError, some_of
 from gpuload.fields.arrow_arrays import array_of
 from gpuload.fields.field import LABEL, Field
@@ -93,7 +94,7 @@ def join(
     Any other value is JSON.
 
     Args:
-        folder: A packed folder, such as shards/train.
+        folder: A packed folder, such as shards/train, or the one above it, if that has no other split.
         table: Parquet, Arrow, Feather, CSV, TSV or JSONL, by its name.
         columns: Names of columns by what they hold: "key", and "label" for the class. The key is that of the samples,
             or their source, the name of the file that was packed.
@@ -113,13 +114,14 @@ def join(
     refuse_urls("--join", folder, "Join the local folder, and upload it")
     refuse_urls("--join", table, "Download it")
     roles = _roles_of(columns or {})
+    folder = packed_folder(Path(folder))
     path = Path(table)
     with ExitStack() as stack:
-        stack.enter_context(cannot_write("Free some space", Path(folder)))
+        stack.enter_context(cannot_write("Free some space", folder))
         scratch = stack.enter_context(
             tempfile.TemporaryDirectory(prefix="gpuload-join-")
         )
-        settle(Path(folder))
+        settle(folder)
         dataset = Dataset(folder)
         with readable(path, "a table", pa.ArrowException, ValueError):
             reader = _JoinedTable(path, roles)
@@ -130,13 +132,13 @@ def join(
         places = _RowsOfSamples.find(dataset, reader, missing, duplicates)
         reader.keys = None  # they are not needed any more
         pa.default_memory_pool().release_unused()
-        _clear(Path(folder), dataset.manifest)
+        _clear(folder, dataset.manifest)
         batches = _batches(dataset, values, fields, places.rows)
-        file = write_joined(Path(folder), fields, batches)
+        file = write_joined(folder, fields, batches)
         manifest = _with(dataset.manifest, file, values)
         manifest.check()
-        manifest.write(Path(folder))
-        sync(Path(folder))
+        manifest.write(folder)
+        sync(folder)
     return JoinReport(
         manifest, fields, places.missing, places.unused, places.duplicates
     )
@@ -160,13 +162,13 @@ def _roles_of(columns: Mapping[str, Sequence[str]]) -> dict[str, str]:
 def _refuse_packed(dataset: Dataset, table: "_JoinedTable", is_replacing: bool) -> None:
     """Raises SourceError if the set has a field with the name of a column, or that of the image."""
     there = [name for name in table.names if name in dataset.fields]
+    if dataset.manifest.image.name in there:
+        raise SourceError(f"{table.path}: images are not joined. Leave the column out")
     if there and not is_replacing:
         raise SourceError(
             f"{table.path}: the set has the fields {some_of(there)}. Give --replace to replace them, or rename the "
             "columns"
         )
-    if dataset.manifest.image.name in there:
-        raise SourceError(f"{table.path}: images are not joined. Leave the column out")
 
 
 def _refuse_taken(manifest: Manifest, path: Path, fields: Iterable[Field]) -> None:
@@ -244,17 +246,24 @@ class _JoinedTable:
         import pyarrow.compute as pc
 
         features = Features.of_metadata(self._schema.metadata)
-        columns = [
-            joined_column(
-                name, self._schema, column_name, features.all.get(column_name), scratch
-            )
-            for name, column_name in self._columns.items()
-        ]
         keys = []
-        for batch in self._batches:
-            keys.append(pc.cast(batch.column(self._key), pa.large_string()))
-            for column in columns:
-                column.add(batch)
+        try:
+            columns = [
+                joined_column(
+                    name,
+                    self._schema,
+                    column_name,
+                    features.all.get(column_name),
+                    scratch,
+                )
+                for name, column_name in self._columns.items()
+            ]
+            for batch in self._batches:
+                keys.append(pc.cast(batch.column(self._key), pa.large_string()))
+                for column in columns:
+                    column.add(batch)
+        except SourceError as error:
+            raise SourceError(f"{self.path}: {error}") from None
         self.keys = pa.concat_arrays([*keys, array_of([], pa.large_string())])
         keys.clear()
         pa.default_memory_pool().release_unused()
@@ -302,8 +311,20 @@ def _opened(
             path, parse_options=options, convert_options=conversion
         )
     else:
-        return open_batches(path)
+        with _known_as_table(path):
+            return open_batches(path)
     return table.schema, table.to_batches(_BATCH_ROWS)
+
+
+@contextmanager
+def _known_as_table(path: Path) -> Iterator[None]:
+    """Raises SourceError with the formats of tables where a file of none of their names is not Arrow's."""
+    try:
+        yield
+    except pa.ArrowInvalid:
+        raise SourceError(
+            f"{path}: is no table. Give one called .parquet, .arrow, .feather, .csv, .tsv or .jsonl, by its format"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -332,9 +353,11 @@ class _RowsOfSamples:
         absent = np.flatnonzero(rows < 0)
         if len(absent) and (missing == "fail" or len(absent) == len(rows)):
             names = dataset.keys(absent[:3])
+            keys = some_of(table.keys.slice(0, 3).to_pylist(), 3) or "none"
             raise SourceError(
-                f"{table.path}: has no row for {len(absent):,} of {len(rows):,} samples, such as {some_of(names)}. Add "
-                "them, or give --missing skip"
+                f"{table.path}: has no row for {len(absent):,} of {len(rows):,} samples, such as {some_of(names)}; its "
+                f"keys are such as {keys}. Add them, give --missing skip, or name the column of keys, of samples or "
+                "their sources, with --column key=NAME"
             )
         is_used = np.zeros(len(table.keys), np.bool_)
         is_used[rows[rows >= 0]] = True

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import SourceError
 from gpuload.fields.arrow_arrays import array_of
@@ -61,8 +62,8 @@ class JoinedColumn:
         values = batch.column(self.column_name)
         if values.null_count:
             raise SourceError(
-                f"column {self.column_name!r} lacks {values.null_count:,} values. Leave these rows out, and give "
-                "--missing skip"
+                f"column {self.column_name!r} lacks {counted(values.null_count, 'value')}. Leave these rows out, and "
+                "give --missing skip"
             )
         for column, array in self.convert(values, batch).items():
             self._parts.setdefault(column, []).append(array)
@@ -208,15 +209,8 @@ class _Classes(JoinedColumn):
 
     def _number(self) -> None:
         """Replaces names by numbers."""
-        import pyarrow.compute as pc
-
-        array = pa.concat_arrays(self._parts[self.name])
-        flat = array if self.kind == "class" else array.flatten()
-        names = sorted(pc.unique(flat).to_pylist())
-        numbers = pc.index_in(flat, array_of(names, pa.large_string())).cast(pa.int64())
-        if self.kind != "class":
-            numbers = pa.ListArray.from_arrays(array.offsets, numbers)
-        self.classes = tuple(names)
+        names = pa.concat_arrays(self._parts[self.name])
+        self.classes, numbers = _numbered(names)
         self._parts[self.name] = [numbers]
 
     def field(self, dataset: Dataset) -> Field:
@@ -225,27 +219,52 @@ class _Classes(JoinedColumn):
         return super().field(dataset)
 
 
+def _numbered(names: pa.Array) -> tuple[tuple[str, ...], pa.Array]:
+    """The names of classes, sorted, and the number of each, for an array of names, or of lists of names."""
+    import pyarrow.compute as pc
+
+    are_lists = pa.types.is_list(names.type)
+    flat = names.flatten() if are_lists else names
+    classes = sorted(pc.unique(flat).to_pylist())
+    numbers = pc.index_in(flat, array_of(classes, pa.large_string())).cast(pa.int64())
+    if are_lists:
+        numbers = pa.ListArray.from_arrays(names.offsets, numbers)
+    return tuple(classes), numbers
+
+
 class _Boxes(JoinedColumn):
-    """Lists of boxes x0 y0 x1 y1, with the column of their classes."""
+    """Lists of boxes x0 y0 x1 y1, with the column of their classes, as numbers or names."""
+
+    def field(self, dataset: Dataset) -> Field:
+        self._number()
+        return super().field(dataset)
+
+    def _number(self) -> None:
+        """Replaces names of classes by numbers."""
+        _, classes = self.types()
+        named = pa.concat_arrays(self._parts[classes])
+        if pa.types.is_large_string(named.type.value_type):
+            self.classes, numbers = _numbered(named)
+            self._parts[classes] = [numbers]
 
     def convert(
         self, values: pa.Array, batch: pa.RecordBatch
     ) -> Mapping[str, pa.Array]:
         boxes, classes = self.types()
-        corners = values.cast(self.types()[boxes])
+        try:
+            corners = values.cast(self.types()[boxes])
+        except pa.ArrowInvalid:
+            raise SourceError(
+                f"column {self.column_name!r} has lists of boxes, and some are not four numbers. Give x0, y0, x1 and "
+                "y1 of each"
+            ) from None
         classes_name = f"{self.column_name}{CLASSES_OF}"
         if classes_name not in batch.schema.names:
             raise SourceError(
                 f"column {self.column_name!r} has boxes, and there is no column {classes_name!r} of their classes. Add "
                 "it"
             )
-        class_numbers = batch.column(classes_name)
-        if not pa.types.is_integer(class_numbers.type.value_type):
-            raise SourceError(
-                f"column {classes_name!r} has {class_numbers.type.value_type}, expected numbers of classes from 0. "
-                "Number them"
-            )
-        numbers = class_numbers.cast(self.types()[classes])
+        numbers = self._classes(batch.column(classes_name), classes_name)
         if not numbers.offsets.equals(corners.offsets):
             class_counts = np.diff(numbers_of(numbers.offsets))
             if not np.array_equal(class_counts, np.diff(numbers_of(corners.offsets))):
@@ -253,6 +272,24 @@ class _Boxes(JoinedColumn):
                     f"columns {self.column_name!r} and {classes_name!r} differ in how many boxes they have"
                 )
         return {boxes: corners, classes: numbers}
+
+    def _classes(self, values: pa.Array, name: str) -> pa.Array:
+        """Lists of the numbers or names of classes."""
+        kind = getattr(values.type, "value_type", values.type)
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        wanted = pa.list_(pa.large_string() if is_text else pa.int64())
+        try:
+            classes: pa.Array = values.cast(wanted)
+        except pa.ArrowException:
+            raise SourceError(
+                f"column {name!r} is {values.type}, and the classes of boxes are lists of whole numbers or names, one "
+                "for each box. Correct it"
+            ) from None
+        if classes.null_count or classes.flatten().null_count:
+            raise SourceError(
+                f"column {name!r} lacks the class of a box. Give each box one"
+            )
+        return classes
 
 
 class _Documents(JoinedColumn):
@@ -271,6 +308,15 @@ class _Documents(JoinedColumn):
                 "texts, or leave it out"
             ) from error
         return {self.name: array_of(texts, pa.large_string())}
+
+
+def _refuse_floats_as_classes(name: str, kind: pa.DataType, column_name: str) -> None:
+    """Raises SourceError if a column of classes holds floats, which would become numbers to predict."""
+    if name == LABEL.name and pa.types.is_floating(kind):
+        raise SourceError(
+            f"column {column_name!r} holds floats, and a class is a whole number or a name. Write whole numbers, or "
+            "call the column otherwise to predict numbers"
+        )
 
 
 def joined_column(
@@ -294,6 +340,7 @@ def joined_column(
     types = pa.types
     if types.is_dictionary(kind):
         kind = kind.value_type
+    _refuse_floats_as_classes(name, kind, column_name)
     if types.is_integer(kind) and is_class:
         return JoinedColumn(LABEL.name, "class", column_name, classes)
     if types.is_boolean(kind) or types.is_integer(kind):

@@ -36,7 +36,7 @@ from gpuload.packing.spread import rounded, spread_of
 from gpuload.packing.workers import Blame, read_position
 from gpuload.sources.columns import open_batches
 from gpuload.sources.listing import Rejection, some_of
-from gpuload.sources.source import Source
+from gpuload.sources.source import FilesSource, Source
 from gpuload.store.files import temporaries
 from gpuload.store.url import URL
 
@@ -200,9 +200,10 @@ class PackingRun:
             if split.shards and not self.totals[split.name].shards:
                 self.output.keep = False
                 rejected = self._rejected(split)
+                is_folder = isinstance(self.source, FilesSource)
                 raise SourceError(
                     f"no readable image for {split.name!r}: all {len(rejected):,} were rejected "
-                    f"{_reasons(rejected)}. Is this the right folder?"
+                    f"{_reasons(rejected)}. {'Is this the right folder?' if is_folder else 'Correct them'}"
                 )
         faults = [
             rejection

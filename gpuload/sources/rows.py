@@ -477,14 +477,18 @@ class _RowReader:
         try:
             array = np.asarray(value)
             if array.dtype.hasobject:
-                raise ValueError("Python objects")
+                raise ValueError(_about_objects(array))
         except (
             ValueError,
             TypeError,
             OverflowError,
         ) as error:  # such as lists within lists, 65 deep
+            what = str(error)
+            if "inhomogeneous" in what:  # NumPy's word for rows of different lengths
+                what = "its rows differ in length"
+            article = "an" if kind[0] in "aeiou" else "a"
             raise self._error(
-                f"has a {kind} that is not an array ({error})", "Give numbers"
+                f"has {article} {kind} that is not an array ({what})", "Give numbers"
             ) from None
         return array
 
@@ -534,6 +538,13 @@ class _RowReader:
             )  # an array has no place for it
             return file.getvalue()
         return npy_bytes(np.asarray(image))
+
+
+def _about_objects(array: Array) -> str:
+    """Why an array holds Python objects, for messages."""
+    if any(value is None for value in array.flat):
+        return "a value is missing: None, or null in a file"
+    return "Python objects"
 
 
 def _list(

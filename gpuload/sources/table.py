@@ -22,7 +22,7 @@ from gpuload.formats import image_extensions
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import NamedFiles
 from gpuload.sources.columns import Features, roles_of
-from gpuload.sources.files import Files, Findings, Ref, readable
+from gpuload.sources.files import Files, Findings, Ref, is_image, readable
 from gpuload.sources.listing import SPLIT, splits_of_column
 from gpuload.sources.source import ColumnOptions, FilesSource, Names, Row, located
 from gpuload.store.url import URL
@@ -177,12 +177,24 @@ class TableSource(FilesSource):
             ]
             if len(naming) == 1:
                 roles["path"] = (naming[0],)
+                self._refuse_without_header(table, naming[0], stems)
         others = [name for name in table.column_names if (name,) != roles.get("path")]
         if len(others) == 1 and roles.keys() == {"path"}:
             role = _role_of(table.column(others[0]).to_pylist())
             roles[role] = (others[0],)
             findings.notes.append(
                 f"{self.title}: its column {others[0]!r} is taken as {role!r}; --column says otherwise"
+            )
+
+    def _refuse_without_header(
+        self, table: pa.Table, column: str, stems: Set[str]
+    ) -> None:
+        """Raises SourceError if the name of the column of paths is the name of an image."""
+        name = posixpath.splitext(posixpath.basename(column))[0]
+        if name in stems and is_image(column):
+            raise SourceError(
+                f"{self.title}: its first line is {some_of(table.column_names)}, which names an image, and is taken as "
+                "the names of its columns. Add a line before it, such as path,label"
             )
 
     def _splits(self, table: pa.Table, column: str, findings: Findings) -> Any:

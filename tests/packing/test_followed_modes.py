@@ -169,7 +169,7 @@ def test_floats_in_0_to_1_of_a_program_are_levels(tmp_path: Path) -> None:
     pack([{"image": shares}, {"image": Image.fromarray(shares.astype(np.float32))}], tmp_path / "out", lossless=True)
     for image in stored(tmp_path / "out" / "train"):
         np.testing.assert_array_equal(image, LEVELS)
-    with pytest.raises(SourceError, match="of int64; for mode L"):
+    with pytest.raises(SourceError, match="of int64; for mode RGB"):
         pack([{"image": GRAY.astype(np.int64)}], tmp_path / "refused")
 
 

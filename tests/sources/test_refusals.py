@@ -338,6 +338,19 @@ SAMPLES: list[tuple[Any, str]] = [
     (pa.table({"a": [1]}), r"its columns are \['a'\]; which holds the image\? Call it 'image', or give"),
     ([{"image": "nowhere.jpg"}], "nowhere.jpg: cannot be read as the image of sample 0 .No such file"),
     ([{"image": JPG, "mask": np.array([{}])}], "0 has a mask that is not an array .Python objects"),
+    ([{"image": [[1, None], [2, 3]]}], "0 has an image that is not an array .a value is missing: None, or null in a file"),
+    ([{"image": [[1, 2], [3]]}], "0 has an image that is not an array .its rows differ in length.. Give numbers"),
+    (pa.table({"image": [[[1, 2], [3, None]]]}), "0 has an image that is not an array .a value is missing"),
+    *(([{"image": array}], "^no readable image for 'train': all 1 were rejected .*" + word + ".*. Correct them$")
+      for array, word in [
+        (np.ones((8, 9), bool), r"array \(8, 9\) of bool; for mode RGB it must be .* give array \* np.uint8\(255\), or"),
+        (np.ones((8, 9), int), r"of int64; for mode RGB it .* If its values fit, give array.astype\(np.uint8\)"),
+        (np.ones((4, 24, 24), np.uint8), r"If its channels come first, give array.transpose\(1, 2, 0\)"),
+        (np.ones((13, 32, 32), np.uint16), r"If its channels come first, give array.transpose\(1, 2, 0\)"),
+    ]),
+    *(([{"image": JPG, "boxes": boxes}], "'boxes' of sample 0 must be boxes x0 y0 x1 y1 in pixels, .*; found .*" + word)
+      for boxes, word in [([[0, 0, 4, 4, 1]], "4, 1"), (None, "None"), ([[0, 0, None, 4]], "nan")]),
+    ([{"image": JPG, "label": [0, 1, 0]}], "Give several labels as 'labels', and of one-hot rows the number"),
 ]  # fmt: skip
 
 

@@ -31,6 +31,14 @@ def test_ids_without_an_extension(make_folder: Folder, column: str) -> None:
     assert listing.samples.column("bytes").to_pylist() == [2, 1, 3]
 
 
+def test_a_table_without_a_header_loses_no_image(make_folder: Folder) -> None:
+    root = make_folder({"1.jpg": b"1", "2.jpg": b"22", "3.jpg": b"333"})
+    with pytest.raises(
+        SourceError, match=r"its first line is '1.jpg', 'cat', which names an image.*such as path,label"
+    ):
+        of_table(root, "1.jpg,cat\n2.jpg,dog\n3.jpg,cat\n")
+
+
 LEFT = "left out {} that {} does not name"
 
 
