@@ -530,17 +530,30 @@ def _refuse_array(array: npt.NDArray[np.generic], pixels: Pixels, mode: str) -> 
         return
     gray = "(height, width) or " if mode == "RGB" or pixels.channels == 1 else ""
     last = 3 if mode == "RGB" else pixels.channels
-    advice = ""
-    if array.dtype == bool:
-        advice = ". Booleans do not tell which level is white: give array * np.uint8(255), or call class numbers 'mask'"
-    elif array.ndim == 3 and array.shape[0] < min(array.shape[1:]) and not is_image:
-        advice = ". If its channels come first, give array.transpose(1, 2, 0)"
-    elif is_image and array.dtype.kind in "iu":
-        advice = f". If its values fit, give array.astype(np.{pixels.dtype})"
     raise DecodeError(
         f"is an array {array.shape} of {array.dtype}; for mode {mode} it must be {gray}(height, width, {last}) of "
-        f"{pixels.dtype}{advice}"
+        f"{pixels.dtype}{_advice_on(array, pixels, bool(is_image))}"
     )
+
+
+def _advice_on(
+    array: npt.NDArray[np.generic], pixels: Pixels, has_channels: bool
+) -> str:
+    """What to give in place of an array that is no image of a mode.
+
+    Args:
+        array: The image.
+        pixels: What it is to be.
+        has_channels: Whether it has the right number of dimensions and channels.
+    """
+    if array.dtype == bool:
+        return ". Booleans do not tell which level is white: give array * np.uint8(255), or call class numbers 'mask'"
+    if has_channels and array.dtype.kind in "iu":
+        return f". If its values fit, give array.astype(np.{pixels.dtype})"
+    is_turned = array.ndim == 3 and array.shape[0] < min(array.shape[1:])
+    if is_turned and not has_channels:
+        return ". If its channels come first, give array.transpose(1, 2, 0)"
+    return ""
 
 
 def _store_changed(

@@ -13,7 +13,7 @@ from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.card import is_unedited
 from gpuload.disk.commit import NEXT_NAME
-from gpuload.disk.manifest import CARD_NAME, TIMM_NAME, dali_index_path
+from gpuload.disk.manifest import CARD_NAME, JOINED_NAME, TIMM_NAME, dali_index_path
 from gpuload.errors import FormatError
 from gpuload.store.files import temporaries
 
@@ -91,7 +91,8 @@ def remove_set(folder: Path, successor: Path) -> None:
     """
     for split in sorted(folder.iterdir()):
         if (manifest := _packed(split)) is not None and manifest.upright:
-            remove_files(split, split_files(manifest))
+            replaced = filter(JOINED_NAME.fullmatch, os.listdir(split))
+            remove_files(split, [*split_files(manifest), *replaced])
     (folder / TIMM_NAME).unlink(missing_ok=True)
     card = folder / CARD_NAME
     with suppress(FileNotFoundError):

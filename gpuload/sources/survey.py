@@ -323,7 +323,8 @@ def _kind_of_xml(text: str, is_partner: bool) -> str:
 
 def _kind_of_table(text: str, is_partner: bool) -> str:
     columns = {
-        name.strip(' "').lower() for name in re.split("[,;\t]", text.partition("\n")[0])
+        name.strip(' "\r').lower()
+        for name in re.split("[,;\t]", text.partition("\n")[0])
     }
     if "originalurl" in columns:
         return ""

@@ -266,6 +266,17 @@ def test_the_folder_above_stands_for_its_only_split(folder: Path, tmp_path: Path
     assert verify(folder) == []
 
 
+def test_a_set_that_is_overwritten_leaves_no_joined_file(folder: Path, tmp_path: Path) -> None:
+    """Not those either that another join had replaced."""
+    join(folder, table(tmp_path / "t.parquet", shuffled(), ["score"]))
+    join(folder, table(tmp_path / "t.parquet", shuffled(), ["score"]), replace_fields=True)
+    join(folder, table(tmp_path / "t.parquet", shuffled(), ["score", "text"]), replace_fields=True)
+    report = gpuload.pack(
+        [{"image": encode(photo(1)), "label": 0}], folder.parent, overwrite=True, workers=1, progress=False
+    )
+    assert not report.notes and not list(folder.glob("joined-*"))
+
+
 def test_tables_of_other_formats_are_named(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "t.xlsx").write_bytes(b"PK\3\4 and so on")
     with pytest.raises(SourceError, match=r"t.xlsx: is no table. Give one called .parquet, .arrow, .feather, .csv"):

@@ -12,7 +12,8 @@
     python-with-fiftyone tests/sources/regenerate_exports.py fiftyone           # fiftyone 1.22.1, MongoDB
 
 Each writes `exports/<tool>.json`: of every export the texts, and which image lay where. Change them only for a newer version of
-a tool whose files differ.
+a tool whose files differ. From run to run there differ dates (supervision, Label Studio, FiftyOne), and of FiftyOne ids, `_rand`
+and the order of fields in metadata.json, none of which is packed.
 """
 
 import asyncio

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from images import Folder
+from images import Folder, encode, photo
 from sources_read import listed, names_of, reasons_of
 
 from gpuload import SourceError
@@ -37,6 +37,16 @@ def test_a_table_without_a_header_loses_no_image(make_folder: Folder) -> None:
         SourceError, match=r"its first line is '1.jpg', 'cat', which names an image.*such as path,label"
     ):
         of_table(root, "1.jpg,cat\n2.jpg,dog\n3.jpg,cat\n")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_rows_of_boxes_are_known_whatever_ends_their_lines(make_folder: Folder, tmp_path: Path, end: str) -> None:
+    root = make_folder({"1.jpg": encode(photo(1)), "2.jpg": encode(photo(2))})
+    lines = ["filename,class,xmin,ymin,xmax,ymax", "1.jpg,ant,1,2,9,8", "2.jpg,bee,3,4,7,6", "1.jpg,bee,0,1,5,9", ""]
+    (tmp_path / "boxes.csv").write_bytes(end.join(lines).encode())
+    listing = listed(root, tmp_path / "boxes.csv")
+    found = dict(zip(names_of(listing), listing.samples.column("boxes").to_pylist(), strict=True))
+    assert found == {"1.jpg": [[1, 2, 9, 8], [0, 1, 5, 9]], "2.jpg": [[3, 4, 7, 6]]}
 
 
 LEFT = "left out {} that {} does not name"
