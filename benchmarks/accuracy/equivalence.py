@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 MARGIN = 0.005
 _LEVEL = 0.05
@@ -84,5 +83,7 @@ def _error(values: NDArray[np.float64], confidence: float) -> float:
     """Half of the interval of the mean, by Student's t."""
     if len(values) < 2:
         return float("nan")
+    from scipy import stats  # a second, which those who read figures need not wait
+
     quantile = stats.t.ppf((1 + confidence) / 2, len(values) - 1)
     return float(quantile * stats.sem(values))
