@@ -114,9 +114,8 @@ class IndexShards:
             say(f"  named in {folder / REJECTED_NAME}")
         passed_over = manifest.packing.get("passed_over")
         if passed_over:
-            counts = [f"{count:,} × {name}" for name, count in passed_over.items()]
             say(
-                f"note: members that are not indexed: {', '.join(counts)}; `python -m gpuload pack --from tar` takes "
+                f"note: members that are not indexed: {_times(passed_over)}; `python -m gpuload pack --from tar` takes "
                 "more kinds"
             )
         without_end = manifest.packing.get("without_end", 0)
@@ -371,6 +370,11 @@ class Info:
                 )
             )
         return rows
+
+
+def _times(counts: Mapping[str, int]) -> str:
+    """How often each comes, such as "3 × .xml, 1 × .bin"."""
+    return ", ".join(f"{count:,} × {name}" for name, count in counts.items())
 
 
 def size_of(manifest: Any) -> str:
