@@ -18,6 +18,7 @@ from tars import write_tar
 
 import gpuload
 from gpuload import cli
+from gpuload.formats import Conversion
 from gpuload.packing.image import prepare_image
 from gpuload.packing.index import index_shards
 from gpuload.packing.options import Encoding
@@ -381,7 +382,7 @@ def test_a_lossless_jpeg_is_not_read_reduced(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_array_equal(pixels(lossless, "L"), LEVELS[..., None])
     prepare_image(encode(photo(1).convert("CMYK"), "JPEG"))
     assert asked[0] == {} and any(options.get("min_factor") == 8 for options in asked[1:])
-    assert decode_image(lossless, 8).size == (WIDTH, HEIGHT)
+    assert decode_image(lossless, Conversion(), 8).size == (WIDTH, HEIGHT)
 
 
 def test_a_jpeg_that_ends_in_zeros_is_rejected() -> None:
