@@ -51,7 +51,7 @@ def test_each_sample_has_its_files_and_its_labels(atlas: Path) -> None:
         found[name] = sample["labels"]
         for channel in CHANNELS:
             values = np.asarray(Image.open(atlas / f"{name}_{channel}.png"))
-            np.testing.assert_array_equal(np.asarray(sample[channel])[..., 0], values)
+            np.testing.assert_array_equal(np.asarray(sample[channel].convert("L")), values)
     assert found == {name: [int(target) for target in text.split()] for name, text in TARGETS.items()}
 
 
