@@ -73,9 +73,9 @@ def _refuse_channels_first(array: Array) -> None:
     if array.ndim != 3:
         return
     first, height, width = array.shape
-    is_short = 1 <= first <= _MOST_COLORS and min(height, width) > _MOST_CHANNELS_LAST
-    is_square = first < height == width and width > _MOST_COLORS
-    if is_short or is_square:
+    is_short = 1 <= first <= _MOST_COLORS
+    is_square = first < height == width
+    if min(height, width) > _MOST_CHANNELS_LAST and (is_short or is_square):
         raise DecodeError(
             f"is an array {array.shape}, whose channels come first: give (height, width, channels), as "
             "array.transpose(1, 2, 0) is"
