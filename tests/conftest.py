@@ -7,7 +7,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 from hypothesis import settings
 from images import Folder, encode, photo, smooth_image, write_files
 from loaders import skip_without_dali
+from reading import files_of
 from shuffled import pytest_addoption, pytest_collection_modifyitems  # noqa: F401
 
 import gpuload
@@ -103,12 +105,21 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@contextmanager
+def unchanged(folder: Path) -> Iterator[Path]:
+    """A folder that all tests of a process share: these end with an error if one of them has changed it."""
+    files = files_of(folder)
+    yield folder
+    assert files_of(folder) == files, f"a test has changed {folder}, which others share: it is to use `copy`"
+
+
 @pytest.fixture(scope="session")
-def packed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """97 samples in ten shards: nine of 10 samples and one of 7."""
     out = tmp_path_factory.mktemp("packed")
     assert main(["pack", str(photos), str(out), "--maxcount", "10", "--workers", "2"]) == 0
-    return out / "train"
+    with unchanged(out / "train") as split:
+        yield split
 
 
 @pytest.fixture

@@ -198,14 +198,14 @@ def test_samples_are_shown(tmp_path: Path, command: Any) -> None:
 
 
 def test_a_folder_of_several_sets_is_described_and_shown(
-    command: Any, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Any, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpuload.pack([{"image": encode(photo(n)), "label": n} for n in range(3)], tmp_path / "sets", workers=1)
-    (tmp_path / "sets" / "val").symlink_to(packed)
+    (tmp_path / "sets" / "val").symlink_to(copy)
     monkeypatch.chdir(tmp_path)
     code, said, _ = command("info", "sets")
     assert code == cli.DONE and re.findall(r"^samples +(\d+)", said, re.M) == ["3", "97"]
-    key = gpuload.Dataset(packed).keys([5])[0]
+    key = gpuload.Dataset(copy).keys([5])[0]
     code, said, _ = command("show", "sets", key)
     assert code == cli.DONE and said.startswith(f"{key}:\n  index: 5\n")
     code, said, _ = command("index", "sets", "--points")
