@@ -71,16 +71,21 @@ def parse_list(cell: Any, separator: str | None = None) -> list[Any]:
     return [part.strip() for part in text.split(separator) if part.strip()]
 
 
+def texts_of(cells: Sequence[Any]) -> list[str]:
+    """The cells that are texts, but for lists in JSON."""
+    return [
+        cell
+        for cell in cells
+        if isinstance(cell, str) and not cell.lstrip().startswith("[")
+    ]
+
+
 def separator_of(cells: Sequence[Any]) -> str | None:
     """What separates words in all cells of a column: the first of ";", "|" and "," that is in any; None for blanks.
 
     One cell cannot tell: "fire truck" is one word in a column where another cell is "fire truck, car".
     """
-    texts = [
-        cell
-        for cell in cells
-        if isinstance(cell, str) and not cell.lstrip().startswith("[")
-    ]
+    texts = texts_of(cells)
     return next(
         (
             separator

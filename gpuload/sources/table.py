@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gpuload.errors import ArgumentError, RemoteError, SourceError, some_of
 from gpuload.fields.captions import JsonKind
-from gpuload.fields.cells import is_whole, separator_of
+from gpuload.fields.cells import is_whole, separator_of, texts_of
 from gpuload.fields.kind import Kind
 from gpuload.fields.numbers import LabelsKind
 from gpuload.fields.registry import all_kinds
@@ -339,15 +339,10 @@ def _split_at_blanks(cells: Sequence[Any]) -> str:
     """A cell that holds several labels only since blanks separate them; "" if there is none."""
     if separator_of(cells) is not None:
         return ""
-    texts = (
-        cell
-        for cell in cells
-        if isinstance(cell, str) and not cell.lstrip().startswith("[")
-    )
     return next(
         (
             text
-            for text in texts
+            for text in texts_of(cells)
             if len(text.split()) > 1 and not all(map(is_whole, text.split()))
         ),
         "",
