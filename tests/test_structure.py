@@ -44,7 +44,7 @@ OWNERS = {
     "nvidia": {"decode/dali/graph.py"},
     "torch": {f"decode/{name}.py" for name in ("device", "in_torch")}
     | {"output/arrays.py", "functions/torch_draws.py", "transforms/apply.py", "loader/samplers.py"},
-    "simplejpeg": {"packing/image.py"},
+    "simplejpeg": {"packing/jpegs.py"},
     "cupy": {"output/arrays.py"},
     "ray": {"packing/ray_engine.py"},
     "obstore": {"store/objects.py"},

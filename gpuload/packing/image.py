@@ -9,8 +9,6 @@ inverse DCT and the colour conversion: 1,165 images/s per core, against 870 for 
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -38,15 +36,11 @@ from gpuload.formats.raster import OVER_WHITE, TO_FLOAT32
 from gpuload.headers import jpeg, npy, png
 from gpuload.headers.jpeg import ORIENTATION
 from gpuload.kernels.images import decode_rgb
+from gpuload.packing.jpegs import REDUCED, damage, decodes, to_baseline
 from gpuload.packing.options import Encoding
 from gpuload.packing.points import find_points, with_points
 from gpuload.pictures import MAX_PIXELS, reason_of
 from gpuload.types import Array, WidthHeight
-
-try:
-    import simplejpeg
-except ImportError:  # Pillow then checks every image
-    simplejpeg = None
 
 KEPT = "kept"
 MISSING = "missing"  # the kind of the image of a sample that has none
@@ -57,19 +51,8 @@ PNG_WITHOUT_POINTS = (
 # Modes of files that a field of pictures takes: gray as colours, and colours with their transparency over white.
 _HELD = {"L": ("L",), "RGB": ("RGB", "L", "RGBA"), "RGBA": ("RGBA", "RGB", "L")}
 _MAX_SIDE = 65_500  # libjpeg's limit
-_REDUCED = 8  # the factor of the smallest size at which libjpeg decodes
-_MEMORY = Path("/dev/shm")
 _ICONS = (b"\0\0\1\0", b"\0\0\2\0", b"icns")
 
-# In libjpeg's warnings: rows were lost, or are not those of the image.
-_DAMAGE = (
-    "premature end of data segment",
-    "bad Huffman code",
-    "bad arithmetic code",
-    "instead of RST",
-    "before marker 0xd9",
-)
-_PADDING_BYTES = 4_096  # zeros after a JPEG, as file systems leave them
 _PROFILE_MARK = b"ICC_PROFILE\0"
 
 # Remarks: on damaged JPEGs, on profiles, and on progressive JPEGs.
@@ -313,7 +296,7 @@ def _check_jpeg(data: bytes, encoding: Encoding) -> StoredImage | None:
     points = find_points(data, *size)
     if points is not None:
         return replace(stored, points=points if encoding.seek_points else None)
-    return stored if _decodes(data, size) else None
+    return stored if decodes(data, size) else None
 
 
 def _check_png(data: bytes, measured: bool, encoding: Encoding) -> StoredImage | None:
@@ -478,7 +461,7 @@ def _keep(
         return _encode(image, "jpeg", measured, encoding, placement, profile)
     width, height = image.size
     if is_jpeg and not measured:
-        image.draft("L", (max(1, width // _REDUCED), max(1, height // _REDUCED)))
+        image.draft("L", (max(1, width // REDUCED), max(1, height // REDUCED)))
     image.load()
     return StoredImage(
         data,
@@ -739,70 +722,3 @@ def _deep_pixels(
     if not measured or encoding.pixels.dtype == "uint8":
         return None
     return np.asarray(image).astype(encoding.pixels.stored)[..., None]
-
-
-# JPEGs without Pillow: checked, and made baseline.
-
-
-def to_baseline(data: bytes) -> bytes:
-    """A progressive JPEG as baseline, without loss: the same coefficients in another order, so the same pixels.
-
-    Every fast decoder of parts takes baseline alone.
-
-    Raises:
-        DecodeError: it has a fault.
-    """
-    import jpeglib
-
-    with TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
-        path = Path(folder) / "image.jpg"
-        path.write_bytes(data)
-        try:
-            image = jpeglib.read_dct(str(path))
-            image.load()
-            image.progressive_mode = False
-            image.write_dct(str(path))
-        except Exception as error:  # jpeglib raises OSError and others
-            raise DecodeError(f"cannot be stored as baseline: {error}") from None
-        return path.read_bytes()
-
-
-def damage(data: bytes) -> str:
-    """What libjpeg-turbo warns of in a JPEG, that shows as gray or false rows; "" for nothing.
-
-    "" without simplejpeg: Pillow does not hand on libjpeg's warnings. What lies between segments is no damage, nor a
-    missing end where all rows are there.
-    """
-    content = data.rstrip(b"\0")
-    zeros = 0 if content.endswith(jpeg.END) else len(data) - len(content)
-    if zeros > max(_PADDING_BYTES, len(data) // 100):
-        return f"its last {zeros:,} bytes are zeros"
-    if simplejpeg is None:
-        return ""
-    # libjpeg-turbo reduces no lossless JPEG, and simplejpeg has no room for all of its pixels then (1.9.0, 2026-11).
-    least = {"min_height": 1, "min_width": 1, "min_factor": _REDUCED}
-    try:
-        simplejpeg.decode_jpeg(
-            data, "GRAY", **({} if jpeg.LOSSLESS_FRAME in data else least)
-        )
-    except ValueError as error:
-        return str(error) if any(sign in str(error) for sign in _DAMAGE) else ""
-    return ""
-
-
-def _decodes(data: bytes, size: WidthHeight) -> bool:
-    """Whether libjpeg-turbo decodes a JPEG of this size, (width, height), without any problem, even a warning.
-
-    False without simplejpeg, so that Pillow decides. All entropy-coded data is read, but only one pixel in 64 is
-    computed. That takes 0.70 ms for 110 kB, Pillow 0.78, and all pixels 1.2 (one core, 2026-11).
-    """
-    if simplejpeg is None:
-        return False
-    width, height = (-(-side // _REDUCED) for side in size)
-    try:
-        pixels = simplejpeg.decode_jpeg(
-            data, "GRAY", min_height=height, min_width=width, min_factor=_REDUCED
-        )
-    except ValueError:  # raised for libjpeg-turbo's warnings too
-        return False
-    return bool(pixels.shape[:2] == (height, width))
